@@ -117,18 +117,20 @@ enum class Unfit {
   kMeasured,  // planned, with no look at changes
 };
 
-absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& spec, const Budget& given, Unfit unfit,
+absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& asked, const Budget& given, Unfit unfit,
                                      const TellTried& tell, const InTime& in_time) {
-  const Budget budget = ForChoosing(spec, given);
-  ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
+  const Budget budget = ForChoosing(asked, given);
+  ASSIGN_OR_RETURN(const Model model, ReadModel(asked));
   const bool anyway = unfit != Unfit::kRefused;
   SearchOptions options;
   if (unfit != Unfit::kShown) options.in_time = in_time;
   SearchCost cost;
-  ASSIGN_OR_RETURN(AllowedSearch allowed, SearchAllowed(spec, model, budget, options, &cost));
+  ASSIGN_OR_RETURN(AllowedSearch allowed, SearchAllowed(asked, model, budget, options, &cost));
+  // With the formats that were allowed and chosen, if any were.
+  const v1::JobSpec& spec = allowed.spec;
   Searched& searched = allowed.searched;
   if (searched.evaluated.front().fits) {
-    return Chosen(allowed.spec, model, given, budget, std::move(searched));
+    return Chosen(spec, model, given, budget, std::move(searched));
   }
   if (unfit == Unfit::kMeasured) {
     absl::Status refusal =

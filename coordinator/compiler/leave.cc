@@ -124,12 +124,14 @@ std::vector<Leaving> LeavingActivations(const Graph& graph, const std::vector<No
     if (received.contains(value)) continue;
     const int64_t bytes = v.elements() * kernels::SizeOf(v.dtype);
     if (v.cls != v1::ACTIVATION || v.tier != v1::DEVICE || bytes < kLeavingBytes ||
-        bytes % kNvmeAlignment != 0 || bouts.size() < 2) {
+        bouts.size() < 2) {
       continue;
     }
     const int micro_batch = nodes[bouts[0].nodes[0]].micro_batch;
     TierChooser& chooser = choosers.try_emplace(micro_batch, shares).first->second;
-    const v1::Tier tier = chooser.Next(v.elements());
+    v1::Tier tier = chooser.Next(v.elements());
+    // A drive takes whole pages.
+    if (tier == v1::NVME && bytes % kNvmeAlignment != 0) tier = v1::HOST;
     if (tier != v1::DEVICE) leaving.push_back({.value = value, .tier = tier});
   }
   return leaving;

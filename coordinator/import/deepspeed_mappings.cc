@@ -138,6 +138,9 @@ void QuantizedWeights(const DeepSpeedValue& m) {
   const Json stage = At(m.config, "/zero_optimization/stage");
   if (!*on) {
     m.draft->Automatic(m.setting.path, m.setting.value.dump(), "off, as here");
+  } else if (At(m.config, "/bf16/enabled") != true && At(m.config, "/fp16/enabled") != true) {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(),
+                    "weights in fp32 are gathered as they are; formats.gather needs bf16 or fp16");
   } else if (stage == 3) {
     Map(m, "formats.gather", "int8", "blocks of 128 elements of the shard that a rank holds");
   } else {

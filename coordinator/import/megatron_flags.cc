@@ -63,8 +63,7 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"num-experts", kAbsent, "", "there are no experts"},
       {"fp8-param-gather", kAbsent, "",
        "with fp8 weights are gathered in f32, as their scales follow the f32 weights; "
-       "formats.gather: fp8 "
-       "sends codes in blocks instead, which changes the numbers"},
+       "formats.gather: fp8 sends codes in blocks instead, which changes the numbers"},
       {"fp8-recipe", kAutomatic, "", "scales are tensorwise: just in time, one a tensor"},
       {"attention-dropout", kAbsent, "", "nothing is dropped"},
       {"hidden-dropout", kAbsent, "", "nothing is dropped"},

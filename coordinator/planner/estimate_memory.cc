@@ -118,8 +118,9 @@ HeldActivations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
 
 int64_t MemoryEstimator::LeavingBytes(const v1::Layout& layout, const EstimatedStage& stage) const {
   const HeldActivations activations = ActivationsOf(layout, stage, nullptr);
-  const int64_t of_pass =
-      layout.schedule() == "zb-h1" ? stage.layers * activations.whole : activations.one_pass;
+  const int64_t of_pass = layout.schedule() == "zb-h1"
+                              ? stage.layers * BytesOfLayer(layout, WaitingBytes(layout)).none
+                              : activations.one_pass;
   return activations.passes * (of_pass - Part(activations.stays, of_pass));
 }
 
@@ -129,7 +130,9 @@ double MemoryEstimator::EncodedTraffic(const v1::Layout& layout,
   // Read and written as codes, and the other way.
   const double waiting = static_cast<double>(ActivationsOf(layout, stage, nullptr).one_pass) *
                          static_cast<double>(layout.interleave());
-  return 2 * waiting * (1 + static_cast<double>(ElementBytes(layout)) / WaitingBytes(layout));
+  // Where weights' gradients are computed apart, they are decoded for that again.
+  const double times = SplitsBackward(layout) ? 3 : 2;
+  return times * waiting * (1 + static_cast<double>(ElementBytes(layout)) / WaitingBytes(layout));
 }
 
 // Inputs of the products and gradients of their results; of sums of a block's parts all tokens.

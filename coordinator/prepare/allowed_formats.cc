@@ -77,35 +77,46 @@ std::vector<v1::JobSpec> WithAllowedFormats(const v1::JobSpec& spec) {
 absl::StatusOr<AllowedSearch> SearchAllowed(const v1::JobSpec& spec, const Model& model,
                                             const Budget& budget, const SearchOptions& options,
                                             SearchCost* cost) {
-  ASSIGN_OR_RETURN(Searched plain, SearchLayouts(spec, model, budget, options, cost));
-  AllowedSearch chosen = {.spec = spec, .searched = std::move(plain)};
-  std::optional<AllowedSearch> fastest;
+  const auto search = [&](const v1::JobSpec& one) -> absl::StatusOr<AllowedSearch> {
+    ASSIGN_OR_RETURN(Searched searched, SearchLayouts(one, model, budget, options, cost));
+    return AllowedSearch{.spec = one, .searched = std::move(searched)};
+  };
+  absl::StatusOr<AllowedSearch> plain = search(spec);
+  if (absl::IsInvalidArgument(plain.status()) || absl::IsDeadlineExceeded(plain.status()))
+    return plain;
+  std::optional<AllowedSearch> best;
+  // One that fits before one that does not; of these the smallest is the nearest.
+  const auto note = [&best](absl::StatusOr<AllowedSearch> other, bool several) {
+    if (!other.ok()) return;
+    const Evaluated& front = other->searched.evaluated.front();
+    const Evaluated* known = best ? &best->searched.evaluated.front() : nullptr;
+    const bool better = known == nullptr ||
+                        (front.fits && known->fits   ? (several ? WorthTaking(front, *known)
+                                                                : Seconds(*other) < Seconds(*best))
+                         : front.fits == known->fits ? front.device_bytes < known->device_bytes
+                                                     : front.fits);
+    if (better) best = *std::move(other);
+  };
   std::vector<v1::JobSpec> possible;
   for (const v1::JobSpec& alone : WithAllowedFormats(spec)) {
-    absl::StatusOr<Searched> searched = SearchLayouts(alone, model, budget, options, cost);
-    if (absl::IsInvalidArgument(searched.status())) continue;
-    RETURN_IF_ERROR(searched.status());
-    possible.push_back(alone);
-    if (!searched->evaluated.front().fits) continue;
-    AllowedSearch one = {.spec = alone, .searched = *std::move(searched)};
-    if (!fastest || Seconds(one) < Seconds(*fastest)) fastest = std::move(one);
+    absl::StatusOr<AllowedSearch> one = search(alone);
+    if (!absl::IsInvalidArgument(one.status())) possible.push_back(alone);
+    note(std::move(one), /*several=*/false);
   }
-  if (possible.size() > 1) {
-    AllowedSearch all = {.spec = AllTogether(spec, possible)};
-    absl::StatusOr<Searched> searched = SearchLayouts(all.spec, model, budget, options, cost);
-    if (!absl::IsInvalidArgument(searched.status())) {
-      RETURN_IF_ERROR(searched.status());
-      all.searched = *std::move(searched);
-      const Evaluated& front = all.searched.evaluated.front();
-      if (!fastest ? front.fits : WorthTaking(front, fastest->searched.evaluated.front()))
-        fastest = std::move(all);
-    }
-  }
-  if (fastest &&
-      WorthTaking(fastest->searched.evaluated.front(), chosen.searched.evaluated.front())) {
-    return *std::move(fastest);
-  }
-  return chosen;
+  if (possible.size() > 1) note(search(AllTogether(spec, possible)), /*several=*/true);
+  // Gathers bind the others to zero 3.
+  const size_t before = possible.size();
+  std::erase_if(possible, [&spec](const v1::JobSpec& one) {
+    return one.formats().gather() != spec.formats().gather();
+  });
+  if (possible.size() > 1 && possible.size() < before)
+    note(search(AllTogether(spec, possible)), /*several=*/true);
+  if (!best) return plain;
+  if (!plain.ok()) return *std::move(best);
+  const Evaluated& with = best->searched.evaluated.front();
+  const Evaluated& without = plain->searched.evaluated.front();
+  const bool nearer = !with.fits && !without.fits && with.device_bytes < without.device_bytes;
+  return nearer || WorthTaking(with, without) ? *std::move(best) : *std::move(plain);
 }
 
 }  // namespace terrace

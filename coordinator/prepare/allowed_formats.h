@@ -24,8 +24,9 @@ struct AllowedSearch {
 // The search of the spec as it is, of those above, and of all their formats together. Formats that
 // change the numbers are chosen where nothing fits without, and otherwise where the step is faster
 // by more than a tenth (WorthIt); of several the fastest, and one rather than all where that is not
-// faster by as much. A format that no layout of the spec can have is passed over. Errors as of
-// SearchLayouts().
+// faster by as much. Where nothing fits the smaller of what comes nearest. A format that no layout
+// of the spec can have, and one whose search is ended early, is passed over. Errors are those of
+// the search of the spec as it is.
 absl::StatusOr<AllowedSearch> SearchAllowed(const v1::JobSpec& spec, const Model& model,
                                             const Budget& budget, const SearchOptions& options,
                                             SearchCost* cost);

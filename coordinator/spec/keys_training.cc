@@ -342,7 +342,7 @@ std::vector<SpecKey> TrainingKeys() {
        {"f32", "bf16", "int8"},
        "",
        "Format in which Adam's moments of matrices and tables rest; each update is in f32. Lossy but "
-       "for f32, so never chosen: bf16 saves 4 bytes a parameter, int8 (blocks of 256, as "
+       "for f32, so chosen only where formats.allow says so: bf16 saves 4 bytes a parameter, int8 (blocks of 256, as "
        "8-bit optimizers) 6. Those of norms and biases are f32"},
       {"formats.activation",
        kChoice,
@@ -354,8 +354,8 @@ std::vector<SpecKey> TrainingKeys() {
        "",
        "Format in which activations wait for the backward pass; without it as they were computed. fp8 "
        "(E4M3) and int8, blocks of 128 elements with a scale each, take half of 16 bits and two passes "
-       "over memory. Lossy, so never chosen: the loss of a step is exact, its gradients are not. Not "
-       "with precision fp32 or tf32"},
+       "over memory. Lossy, so chosen only where formats.allow says so: the loss of a step is exact, its "
+       "gradients are not. Not with precision fp32 or tf32"},
       {"formats.gather",
        kChoice,
        "",
@@ -366,7 +366,8 @@ std::vector<SpecKey> TrainingKeys() {
        "",
        "Format in which matrices travel when ranks that share them gather them for a use (zero 3); "
        "without it as passes read them. fp8 (E4M3) and int8, blocks of 128 elements with a scale each, "
-       "take half of the bytes of 16 bits; passes compute with what arrives. Lossy, so never chosen"},
+       "take half of the bytes of 16 bits; passes compute with what arrives. Lossy, so chosen only "
+       "where formats.allow says so"},
       {"formats.allow.gradient",
        kChoice,
        "",

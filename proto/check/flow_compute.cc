@@ -116,8 +116,10 @@ void Flow::Update(int i) {
   }
 }
 
-// Codes are what they were made of, in fewer bits. Their scales are others wherever it is another.
+// Codes are what they were made of, in fewer bits. Scales differ on the ranks on which that
+// differs.
 void Flow::Encode(int i) {
+  const auto& attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
   Value scales = values_.Constant();
   for (const Piece& piece : PiecesOf(At(i, 0))) {
     Value made = Values::WithoutPlace(piece.value);
@@ -131,27 +133,35 @@ void Flow::Encode(int i) {
   for (const Piece& piece : PiecesOf(At(i, 1))) {
     Value codes = piece.value;
     codes.encoded_by = i;
+    codes.encoded_as = attrs;
     content_[At(i, 1).buffer].Set(piece.bytes, values_.Number(codes));
   }
   scales.encoded_by = i;
+  scales.encoded_as = attrs;
   Write(At(i, 2), scales, i);
 }
 
 // Codes go with the scales that were made beside them; where they are weights that were gathered,
 // these were as well.
 void Flow::Decode(int i) {
+  const auto& attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
   const std::vector<Piece> scales = PiecesOf(At(i, 1));
   Copy(i, 0, 2);
   for (const Piece& piece : PiecesOf(At(i, 2))) {
     Value value = piece.value;
     const auto fits = [&](const Piece& scale) {
       return scale.value.encoded_by == value.encoded_by &&
+             scale.value.micro_batch == value.micro_batch && scale.value.varies == value.varies &&
              (value.role != Value::kState || scale.value.parts == value.parts);
     };
     const bool known = value.padding || value.spoiled_by >= 0;
-    if (!known && (value.encoded_by < 0 || !std::all_of(scales.begin(), scales.end(), fits)))
+    if (!known && (value.encoded_by < 0 || !std::all_of(scales.begin(), scales.end(), fits))) {
       value = Values::Spoiled(i, "decodes codes with scales that were not made with them");
+    } else if (!known && value.encoded_as != attrs) {
+      value = Values::Spoiled(i, "decodes codes as those of another format");
+    }
     value.encoded_by = -1;
+    value.encoded_as = {};
     content_[At(i, 2).buffer].Set(piece.bytes, values_.Number(value));
   }
 }

@@ -176,6 +176,7 @@ void Flow::GatherShards(int i, const Piece& piece, int64_t part_elements) {
       value.rounded = value.rounded || piece.value.rounded;
       value.updated = value.updated || piece.value.updated;
       value.encoded_by = piece.value.encoded_by;
+      value.encoded_as = piece.value.encoded_as;
       content_[out.buffer].Set(
           {(range.begin + moved) * element_bytes, (range.end + moved) * element_bytes},
           values_.Number(value));

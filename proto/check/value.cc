@@ -217,7 +217,7 @@ Value Values::Add(const Value& a, const Value& b, int instruction) {
   if (b.spoiled_by >= 0) return b;
   if (a.zero || b.zero) {
     Value value = a.zero ? b : a;
-    value.squared = -1;
+    value.squared = value.encoded_by = -1;
     return value;
   }
   if (!LackTheSame(a, b)) {
@@ -240,7 +240,7 @@ Value Values::Add(const Value& a, const Value& b, int instruction) {
   if (a.micro_batch != b.micro_batch) value.micro_batch = kSeveralMicroBatches;
   value.contributions += b.contributions;
   value.marks = AddMarks(value.marks, b.marks);
-  value.squared = -1;
+  value.squared = value.encoded_by = -1;
   return value;
 }
 
@@ -249,7 +249,7 @@ Value Values::Sum(const Value& value, const v1::Group& group, int group_index,
   if (value.spoiled_by >= 0) return value;
   const AxisMask axes = AxesOf(group);
   Value sum = value;
-  sum.squared = -1;
+  sum.squared = sum.encoded_by = -1;
   if ((axes & Bit(v1::PIPELINE)) != 0) {
     if (value.pipeline_group >= 0) {
       return Spoiled(instruction, "sums over the stages a second time");

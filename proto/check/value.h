@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/op.h"
 #include "proto/check/links.h"
 #include "proto/check/marks.h"
 #include "proto/check/ranges.h"
@@ -81,8 +82,10 @@ struct Value {
   bool updated = false;  // the optimizer of this step has changed it
   int origin = -1;
   int64_t distance = 0;
-  // Not -1: codes, or their scales, that this instruction has made.
+  // Not -1: codes, or their scales, that this instruction has made, in this format and blocks of so
+  // many elements.
   int encoded_by = -1;
+  kernels::BlockAttrs encoded_as = {};
   // Not -1: the instruction that made nonsense of it, and which; nobody may rely on it any more.
   int spoiled_by = -1;
   std::string spoiled_why;

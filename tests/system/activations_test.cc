@@ -106,7 +106,11 @@ TEST(ActivationsTest, HowAStepIsCutChangesNothing) {
     const JobResult copies = TrainLayout(data, shards, kSteps);
     for (const uint32_t zero : {1, 2, 3}) {
       shards.set_zero_stage(zero);
-      EXPECT_EQ(TrainLayout(data, shards, kSteps).losses[0], copies.losses[0]);
+      const JobResult shared = TrainLayout(data, shards, kSteps);
+      for (int64_t step = 0; step < kSteps; ++step) {
+        EXPECT_NEAR(shared.losses[step], copies.losses[step], 1e-4) << zero;
+        EXPECT_NEAR(shared.grad_norms[step], copies.grad_norms[step], 1e-3) << zero;
+      }
     }
   }
 }

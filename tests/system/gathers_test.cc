@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -79,6 +80,13 @@ TEST(GathersTest, WhereShardsRestAndHowPassesRunChangesNothing) {
   }
 }
 
+bool Decodes(const JobResult& result) {
+  const auto& all = result.programs.at(0).sequences(0).instructions();
+  return std::any_of(all.begin(), all.end(), [](const v1::Instruction& i) {
+    return i.compute().op() == "decode_blocks" && i.text().find("decode layer") == 0;
+  });
+}
+
 // With what has been encoded for the backward pass as well.
 TEST(GathersTest, OtherWaysToSplitAStepGoWithThem) {
   JobData data = TextJob("qwen3", /*rows=*/16, 4);
@@ -89,6 +97,7 @@ TEST(GathersTest, OtherWaysToSplitAStepGoWithThem) {
   layouts[3].set_activation_format("fp8");
   for (v1::Layout& layout : layouts) {
     const JobResult rough = TrainLayout(data, layout, 2);
+    EXPECT_TRUE(Decodes(rough)) << Describe(LayoutCase{"qwen3", layout});
     layout.set_gather_format("");
     const JobResult exact = TrainLayout(data, layout, 2);
     for (const size_t step : {0, 1})

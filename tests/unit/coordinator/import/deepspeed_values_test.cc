@@ -249,6 +249,10 @@ TEST(DeepSpeedValuesTest, QuantizedWeightsAreGatheredInBlocks) {
   };
   EXPECT_EQ(with(3, "true").Get("formats.gather"), "int8");
   EXPECT_FALSE(with(3, "false").Has("formats.gather"));
+  const SpecDraft in_f32 =
+      Import(R"({"zero_optimization":{"stage":3,"zero_quantized_weights":true}})");
+  EXPECT_FALSE(in_f32.Has("formats.gather"));
+  EXPECT_EQ(Of(in_f32, "zero_optimization.zero_quantized_weights").fate, Fate::kAbsent);
   const SpecDraft early = with(2, "true");
   EXPECT_FALSE(early.Has("formats.gather"));
   EXPECT_EQ(Of(early, "zero_optimization.zero_quantized_weights").fate, Fate::kAbsent);
