@@ -84,7 +84,8 @@ class SurviveTest(ServiceTest):
 
     def test_watch_goes_on_when_the_coordinator_comes_back(self):
         coordinator, _ = self.start_service(1)
-        job = self.submit(self.job({"train.steps": 3000}))
+        steps = 9000  # so many that the job outlives two starts of a coordinator
+        job = self.submit(self.job({"train.steps": steps}))
         watcher = self.start("--coordinator", self.address, "watch", job, "-o", "json")
         for number in (signal.SIGKILL, signal.SIGTERM):
             watcher.wait_for_step(self.step_of(job) + 20)
@@ -93,7 +94,7 @@ class SurviveTest(ServiceTest):
             coordinator = self.start_coordinator()
         result = watcher.wait()
         self.assertEqual(result.code, OK, str(result))
-        self.assertEqual(max(result.losses), 3000)
+        self.assertEqual(max(result.losses), steps)
 
     def test_worker_dies_and_its_rank_goes_on(self):
         _, workers = self.start_service(2)
