@@ -19,7 +19,7 @@ using Operands = std::span<const TensorShape>;
 struct ElementCost {
   int operand = 0;
   int64_t flops = 0;
-  int optional = -1;  // an operand whose presence adds `optional_flops` an element
+  int optional = -1;            // an operand whose presence adds `optional_flops` an element
   int64_t optional_flops = 0;
 };
 
@@ -29,59 +29,33 @@ constexpr int64_t kGeluGradFlops = 16;
 
 ElementCost CostOfElement(Op op) {
   switch (op) {
-    case Op::kEmbedding:
-      return {.operand = 3, .optional = 2, .optional_flops = 1};
-    case Op::kEmbeddingGrad:
-      return {.operand = 1, .flops = 1, .optional = 3, .optional_flops = 1};
-    case Op::kLayerNorm:
-      return {.operand = 0, .flops = 7, .optional = 2, .optional_flops = 1};
-    case Op::kLayerNormGrad:
-      return {.operand = 0, .flops = 13, .optional = 5, .optional_flops = 1};
-    case Op::kRmsNorm:
-      return {.operand = 0, .flops = 4};
-    case Op::kRmsNormGrad:
-      return {.operand = 0, .flops = 9, .optional = 4, .optional_flops = 1};
-    case Op::kBiasGrad:
-      return {.operand = 0, .flops = 1};
-    case Op::kGelu:
-      return {.operand = 0, .flops = kGeluFlops};
-    case Op::kGeluGrad:
-      return {.operand = 0, .flops = kGeluGradFlops + 1};
-    case Op::kSwiglu:
-      return {.operand = 0, .flops = 5};
-    case Op::kSwigluGrad:
-      return {.operand = 0, .flops = 11};
-    case Op::kRope:
-      return {.operand = 0, .flops = 3};
-    case Op::kCrossEntropyRows:
-      return {.operand = 0, .flops = 4};
-    case Op::kCrossEntropyLoss:
-      return {.operand = 1, .flops = 2};
-    case Op::kCrossEntropyGrad:
-      return {.operand = 2, .flops = 3};
-    case Op::kAddResidual:
-      return {.operand = 0, .optional = 1, .optional_flops = 1};
-    case Op::kAdd:
-      return {.operand = 0, .flops = 1};
-    case Op::kSquaredNorm:
-      return {.operand = 0, .flops = 2};
-    case Op::kSum:
-      return {.operand = 0, .flops = 1};
-    case Op::kSumStats:
-      return {.operand = 0, .flops = 1};
-    case Op::kGradScale:
-      return {.operand = 0, .flops = 1};
+    case Op::kEmbedding: return {.operand = 3, .optional = 2, .optional_flops = 1};
+    case Op::kEmbeddingGrad: return {.operand = 1, .flops = 1, .optional = 3, .optional_flops = 1};
+    case Op::kLayerNorm: return {.operand = 0, .flops = 7, .optional = 2, .optional_flops = 1};
+    case Op::kLayerNormGrad: return {.operand = 0, .flops = 13, .optional = 5, .optional_flops = 1};
+    case Op::kRmsNorm: return {.operand = 0, .flops = 4};
+    case Op::kRmsNormGrad: return {.operand = 0, .flops = 9, .optional = 4, .optional_flops = 1};
+    case Op::kBiasGrad: return {.operand = 0, .flops = 1};
+    case Op::kGelu: return {.operand = 0, .flops = kGeluFlops};
+    case Op::kGeluGrad: return {.operand = 0, .flops = kGeluGradFlops + 1};
+    case Op::kSwiglu: return {.operand = 0, .flops = 5};
+    case Op::kSwigluGrad: return {.operand = 0, .flops = 11};
+    case Op::kRope: return {.operand = 0, .flops = 3};
+    case Op::kCrossEntropyRows: return {.operand = 0, .flops = 4};
+    case Op::kCrossEntropyLoss: return {.operand = 1, .flops = 2};
+    case Op::kCrossEntropyGrad: return {.operand = 2, .flops = 3};
+    case Op::kAddResidual: return {.operand = 0, .optional = 1, .optional_flops = 1};
+    case Op::kAdd: return {.operand = 0, .flops = 1};
+    case Op::kSquaredNorm: return {.operand = 0, .flops = 2};
+    case Op::kSum: return {.operand = 0, .flops = 1};
+    case Op::kSumStats: return {.operand = 0, .flops = 1};
+    case Op::kGradScale: return {.operand = 0, .flops = 1};
     case Op::kAdamw:
-    case Op::kAdamwStochastic:
-      return {.operand = 0, .flops = 15};  // random bits are no floats
-    case Op::kAdamwInt8:
-      return {.operand = 0, .flops = 19};  // two factors each way
-    case Op::kEncodeBlocks:
-      return {.operand = 0, .flops = 2};  // the largest, a factor
-    case Op::kDecodeBlocks:
-      return {.operand = 0, .flops = 1};
-    default:
-      return {};
+    case Op::kAdamwStochastic: return {.operand = 0, .flops = 15};  // random bits are no floats
+    case Op::kAdamwInt8: return {.operand = 0, .flops = 19};  // two factors each way
+    case Op::kEncodeBlocks: return {.operand = 0, .flops = 2};  // the largest, a factor
+    case Op::kDecodeBlocks: return {.operand = 0, .flops = 1};
+    default: return {};
   }
 }
 
@@ -140,22 +114,15 @@ int64_t TouchedElements(Op op, Operands operands, int index) {
 
 int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
   switch (op) {
-    case Op::kMatmul:
-      return MatmulFlops(std::get<MatmulAttrs>(attrs), operands);
-    case Op::kAttention:
-      return WholeFlops(std::get<AttentionAttrs>(attrs), operands, 2);
-    case Op::kAttentionGrad:
-      return WholeFlops(std::get<AttentionAttrs>(attrs), operands, 5);
-    case Op::kAttentionBlock:
-      return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 2);
+    case Op::kMatmul: return MatmulFlops(std::get<MatmulAttrs>(attrs), operands);
+    case Op::kAttention: return WholeFlops(std::get<AttentionAttrs>(attrs), operands, 2);
+    case Op::kAttentionGrad: return WholeFlops(std::get<AttentionAttrs>(attrs), operands, 5);
+    case Op::kAttentionBlock: return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 2);
     case Op::kAttentionBlockGrad:
       return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 5);
-    case Op::kLmHeadLoss:
-      return LossFlops(operands, 1);
-    case Op::kLmHeadLossGrad:
-      return LossFlops(operands, 3);
-    default:
-      break;
+    case Op::kLmHeadLoss: return LossFlops(operands, 1);
+    case Op::kLmHeadLossGrad: return LossFlops(operands, 3);
+    default: break;
   }
   ElementCost cost = CostOfElement(op);
   if (op == Op::kAddResidual && !operands[2].absent()) cost.flops = 1;
@@ -181,8 +148,7 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
       const int64_t columns = operands[2].rows();
       return RowSumBytes(operands[1].Elements() / columns, columns, 1);
     }
-    case Op::kBiasGrad:
-      return RowSumBytes(operands[0].rows(), operands[0].size[1], 1);
+    case Op::kBiasGrad: return RowSumBytes(operands[0].rows(), operands[0].size[1], 1);
     case Op::kEmbeddingGrad:  // an order of the rows for a table of 16 bits
       return operands[2].dtype == DType::kF32
                  ? 0
@@ -212,8 +178,7 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
                                   loss.chunk_rows, op == Op::kLmHeadLossGrad, hidden.dtype,
                                   loss.precision, threads);
     }
-    default:
-      return 0;
+    default: return 0;
   }
 }
 

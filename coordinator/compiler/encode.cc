@@ -21,7 +21,7 @@ int64_t BlockOf(const kernels::FormatRow& format, const Value& value) {
 }
 
 // How many bouts are of the forward pass; the rest of another pass, which finds the value decoded.
-// What comes from another stage may be there long before it is used.
+// A value that another stage sends may be there long before it is used.
 size_t ForwardBouts(const std::vector<Bout>& bouts, const std::vector<Node>& nodes) {
   size_t count = 0;
   while (count < bouts.size() && nodes[bouts[count].nodes[0]].phase == v1::FORWARD) ++count;
@@ -34,7 +34,7 @@ bool Waits(const Value& value, const std::vector<Bout>& bouts, size_t forward) {
   if (forward == 0 || forward == bouts.size()) return false;
   std::vector<Elements> written;
   for (size_t b = 0; b < bouts.size(); ++b) {
-    // What a bout between the first and the last changes, a later one would have to see.
+    // A later bout would have to see what a bout between the first and the last has changed.
     if (b >= forward && b + 1 < bouts.size() && !bouts[b].written.empty()) return false;
     if (b < forward)
       written.insert(written.end(), bouts[b].written.begin(), bouts[b].written.end());

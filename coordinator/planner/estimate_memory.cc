@@ -130,7 +130,7 @@ double MemoryEstimator::EncodedTraffic(const v1::Layout& layout,
   // Read and written as codes, and the other way.
   const double waiting = static_cast<double>(ActivationsOf(layout, stage, nullptr).one_pass) *
                          static_cast<double>(layout.interleave());
-  // Where weights' gradients are computed apart, they are decoded for that again.
+  // A split backward pass decodes activations once more for the gradients of weights.
   const double times = SplitsBackward(layout) ? 3 : 2;
   return times * waiting * (1 + static_cast<double>(ElementBytes(layout)) / WaitingBytes(layout));
 }
