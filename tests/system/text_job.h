@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <string>
 
 #include "tests/system/layout_data.h"
@@ -28,6 +29,12 @@ inline JobData TextJob(const std::string& family, int64_t rows, int64_t layers =
     data.targets[i] = text[i + 1] & 127;
   }
   return data;
+}
+
+// The mean loss of the last ten steps.
+inline double LastLoss(const JobResult& result) {
+  constexpr int64_t kLast = 10;
+  return std::accumulate(result.losses.end() - kLast, result.losses.end(), 0.0) / kLast;
 }
 
 }  // namespace terrace
