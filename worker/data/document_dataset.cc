@@ -193,7 +193,9 @@ class DocumentDataset final : public TokenDataset {
     if (train_.size() < source_.global_batch) {
       return refuse("data.train has ", train_.size(),
                     absl::StrCat("train.global_batch ", source_.global_batch),
-                    "add documents, lower train.global_batch, or use samples: stream");
+                    source_.global_batch > 1
+                        ? "add documents, lower train.global_batch, or use samples: stream"
+                        : "add documents, or use samples: stream");
     }
     if (validation_.size() > 0) return absl::OkStatus();
     if (own) return refuse("data.validation has ", 0, "1", "add documents");

@@ -68,6 +68,7 @@ class TrainIo final : public SequenceIo {
   const StepStats& stats() const { return stats_; }
   // Follows the steps that were run.
   LossScale& loss_scale() { return loss_scale_; }
+  const LossScale& loss_scale() const { return loss_scale_; }
 
   void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override;
   void LoadSchedule(std::span<float, 4> schedule) override;

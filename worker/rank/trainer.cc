@@ -71,17 +71,11 @@ absl::StatusOr<bool> Trainer::Run(int64_t start, const LossScaleState& loss_scal
     if (stop) continue;
     if (Due(spec_.train().eval_every_steps(), step + 1)) RETURN_IF_ERROR(Evaluate(step + 1));
     // Of a job whose losses were never finite there is nothing to keep.
-    if (ever_finite_ && Due(spec_.checkpoint().every_steps(), step + 1)) StartCheckpoint(step + 1);
+    const bool keeps = !NeverFinite(step + 1);
+    if (keeps && Due(spec_.checkpoint().every_steps(), step + 1)) StartCheckpoint(step + 1);
   }
   const bool complete = step >= rules_.steps();
-  if (step > start && !ever_finite_) {
-    return WithReason(
-        absl::FailedPreconditionError(absl::StrCat(
-            "the loss was not finite in any of the ", step - start,
-            " steps, so nothing was learned and no checkpoint is written; look at model.init and "
-            "the data, or lower train.optimizer.lr")),
-        v1::REASON_NON_FINITE_LOSS);
-  }
+  if (step > start) RETURN_IF_ERROR(CheckEnd(step, complete));
   if (complete && step > start && evaluated_step_ != step) RETURN_IF_ERROR(Evaluate(step));
   if (step > start) RETURN_IF_ERROR(WriteLastCheckpoint(step));
   return !complete;
@@ -100,41 +94,74 @@ absl::Status Trainer::Step(int64_t step, bool traced) {
   parts_.flight->StepDone();
   step_tokens_ = parts_.dataset->TrainTokens(step, step + 1, batch);
   tokens_ += step_tokens_;
-  return CheckFinite();
+  return CheckFinite(step + 1);
 }
 
 // The statistics are sums over all ranks, so that all ranks come to the same end here.
-absl::Status Trainer::CheckFinite() {
+absl::Status Trainer::CheckFinite(int64_t steps_done) {
   const LossScale& loss_scale = train_io_.loss_scale();
-  if (loss_scale.exhausted()) {
+  const bool finite = std::isfinite(train_io_.stats().loss);
+  lost_in_a_row_ = finite ? 0 : lost_in_a_row_ + 1;
+  skipped_in_a_row_ = train_io_.stats().skipped ? skipped_in_a_row_ + 1 : 0;
+  if (finite && loss_scale.exhausted()) {
     return WithReason(
         absl::FailedPreconditionError(absl::StrCat(
-            "the loss or its gradient was not finite in fp16 even at the smallest loss scale, ",
+            "the gradient was not finite in fp16 even at the smallest loss scale, ",
             loss_scale.state().scale,
             ", which is train.loss_scale.min; lower train.optimizer.lr, "
             "lengthen train.schedule.warmup_steps, lower train.loss_scale.min or use bf16")),
         v1::REASON_NON_FINITE_LOSS);
   }
-  if (std::isfinite(train_io_.stats().loss)) ever_finite_ = true;
-  skipped_in_a_row_ = train_io_.stats().skipped ? skipped_in_a_row_ + 1 : 0;
+  // A scale that still falls brings the gradient back, never the loss, which it does not touch.
   const bool falls = loss_scale.scales() && !loss_scale.fixed();
-  if (falls || skipped_in_a_row_ < kMaxSkippedSteps) return absl::OkStatus();
-  return WithReason(
-      absl::FailedPreconditionError(absl::StrCat("the loss or its gradient was not finite for ",
-                                                 kMaxSkippedSteps, " steps in a row; ", WayOut())),
-      v1::REASON_NON_FINITE_LOSS);
+  if ((falls ? lost_in_a_row_ : skipped_in_a_row_) < kMaxSkippedSteps) return absl::OkStatus();
+  return WithReason(absl::FailedPreconditionError(
+                        absl::StrCat("the loss or its gradient was not finite for ",
+                                     kMaxSkippedSteps, " steps in a row; ", WayOut(steps_done))),
+                    v1::REASON_NON_FINITE_LOSS);
+}
+
+absl::Status Trainer::CheckEnd(int64_t steps_done, bool complete) {
+  if (NeverFinite(steps_done)) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the loss was not finite in any of the ", steps_done,
+            " steps, so nothing was learned and no checkpoint is written; look at model.init and "
+            "the data, or lower train.optimizer.lr")),
+        v1::REASON_NON_FINITE_LOSS);
+  }
+  const bool lost = lost_in_a_row_ > 0;
+  const int64_t last = lost ? lost_in_a_row_ : skipped_in_a_row_;
+  const bool most = 2 * last > steps_done;
+  if (!complete || (!lost && !most)) return absl::OkStatus();
+  const std::string text =
+      absl::StrCat("the ", lost ? "loss" : "gradient", " was not finite in the last ", last, " of ",
+                   steps_done, " steps, which were skipped; ", WayOut(steps_done));
+  if (lost && most) {
+    return WithReason(absl::FailedPreconditionError(text), v1::REASON_NON_FINITE_LOSS);
+  }
+  if (parts_.config->rank() == 0) parts_.reporter->Warn(text);
+  return absl::OkStatus();
 }
 
 // Where so many steps in a row were not finite.
-std::string Trainer::WayOut() {
-  if (train_io_.loss_scale().scales()) {
-    return "lower train.loss_scale.fixed, or set it to 0: it is found then";
+std::string Trainer::WayOut(int64_t steps_done) const {
+  const LossScale& loss_scale = train_io_.loss_scale();
+  const bool scales = loss_scale.scales();
+  if (scales && lost_in_a_row_ == 0) {
+    return loss_scale.fixed()
+               ? "lower train.loss_scale.fixed, or set it to 0: it is found then"
+               : absl::StrCat("the loss scale has fallen to ", loss_scale.state().scale,
+                              " and falls on with more train.steps; or lower "
+                              "train.loss_scale.initial");
   }
-  return absl::StrCat(
-      ever_finite_ ? "" : "look at model.init and the data; or ",
-      spec_.train().precision() == "fp32"
-          ? "lower train.optimizer.lr or lengthen train.schedule.warmup_steps"
-          : "lower train.optimizer.lr, lengthen train.schedule.warmup_steps or use fp32");
+  constexpr char kSmaller[] = "lower train.optimizer.lr";
+  constexpr char kLater[] = "lengthen train.schedule.warmup_steps";
+  return absl::StrCat(NeverFinite(steps_done) ? "look at model.init and the data; or " : "",
+                      kSmaller,
+                      spec_.train().precision() == "fp32"
+                          ? absl::StrCat(" or ", kLater)
+                          : absl::StrCat(", ", kLater, " or use ", scales ? "bf16" : "fp32"));
 }
 
 absl::StatusOr<bool> Trainer::AgreeToStop() {

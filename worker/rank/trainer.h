@@ -27,9 +27,9 @@
 
 namespace terrace {
 
-// A job whose loss stays not finite for so many steps in a row has failed, unless its loss scale
-// still falls.
-inline constexpr int kMaxSkippedSteps = 10;
+// A job whose loss stays not finite for so many steps in a row has failed; so has one whose
+// gradient does, unless its loss scale still falls.
+inline constexpr int64_t kMaxSkippedSteps = 10;
 
 struct TrainerParts {
   const v1::RankConfig* config = nullptr;
@@ -58,8 +58,14 @@ class Trainer {
   absl::Status Step(int64_t step, bool traced);
   // Model FLOPs of the last step's real tokens: padding is no use.
   double UsefulFlops() const;
-  absl::Status CheckFinite();
-  std::string WayOut();
+  // Of the last step.
+  absl::Status CheckFinite(int64_t steps_done);
+  // Of the last steps of all: a job that most of them changed nothing in has failed if its loss
+  // did not come back, and is told of else.
+  absl::Status CheckEnd(int64_t steps_done, bool complete);
+  // No loss of the whole job, also before this start, was finite.
+  bool NeverFinite(int64_t steps_done) const { return lost_in_a_row_ == steps_done; }
+  std::string WayOut(int64_t steps_done) const;
   void Report(int64_t steps_done, double seconds);
   void UpdateMetrics(int64_t steps_done, double seconds);
   // Makes what lasts beside the state of what the state is now.
@@ -80,11 +86,11 @@ class Trainer {
   TrainIo train_io_;
   EvalIo eval_io_;
   v1::RankMetrics metrics_;
-  int64_t length_ = 0;       // tokens of a sample of the last step, with padding
-  int64_t step_tokens_ = 0;  // of the last step, all ranks; padding does not count
-  int64_t tokens_ = 0;       // of all steps so far
-  int skipped_in_a_row_ = 0;
-  bool ever_finite_ = false;  // a loss since this start
+  int64_t length_ = 0;            // tokens of a sample of the last step, with padding
+  int64_t step_tokens_ = 0;       // of the last step, all ranks; padding does not count
+  int64_t tokens_ = 0;            // of all steps so far
+  int64_t skipped_in_a_row_ = 0;  // steps up to the last whose loss or gradient was not finite
+  int64_t lost_in_a_row_ = 0;     // those whose loss was not
   int64_t checkpoint_started_step_ = -1;
   int64_t evaluated_step_ = -1;
   absl::Status checkpoint_status_;  // of the last one that ended

@@ -87,6 +87,23 @@ class Fp16Test(TerraceTest):
         fixed = self.train(self.job({**FP16, **scale(fixed=2.0**36)}), code=FAILURE)
         self.refused(fixed, "10 steps in a row", "train.loss_scale.fixed")
 
+    def test_a_loss_that_does_not_come_back_is_no_success(self):
+        # A first step so large that in all later ones the loss itself is not finite: no scale of the gradient mends that.
+        diverges = {**FP16, "train.optimizer.lr": 10, "train.schedule.warmup_steps": 0}
+        short = self.train(self.job({**diverges, "train.steps": 6}), code=FAILURE)
+        self.assertTrue(math.isfinite(short.events("step")[0]["loss"]))
+        self.assertEqual((short.done["state"], short.done["reason"]), ("FAILED", "NON_FINITE_LOSS"))
+        self.refused(short, "the loss was not finite in the last 5 of 6 steps", "lower train.optimizer.lr", "use bf16")
+        long = self.train(self.job(diverges), code=FAILURE)
+        self.assertEqual(max(long.losses), 10)  # the tenth without a loss ends it
+        self.refused(long, "10 steps in a row", "use bf16")
+
+    def test_a_job_that_its_scale_kept_from_learning_says_so(self):
+        result = self.train(self.job({**FP16, "train.steps": 3, **scale(initial=2.0**36)}))
+        warnings = [event["text"] for event in result.events("warning")]
+        self.assertTrue(any("the gradient was not finite in the last 3 of 3 steps" in text and "train.loss_scale.initial" in text
+                            for text in warnings), warnings)
+
     def test_a_minimum_above_the_start_is_refused(self):
         self.refused(self.terrace("plan", self.job({**FP16, **scale(initial=2, min=4)}), code=4),
                      "train.loss_scale.min", "at most train.loss_scale.initial 2")
