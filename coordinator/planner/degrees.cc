@@ -32,13 +32,17 @@ uint64_t PinnedRanks(const v1::LayoutSpec& pinned) {
   return ranks;
 }
 
-// What to write under resources for so many ranks.
+// What to write under resources for exactly so many ranks: one number where one is enough.
 std::string ResourcesFor(uint64_t ranks, const Budget& budget) {
   if (ranks % budget.nodes == 0 && ranks / budget.nodes <= kDevicesPerNodeMax) {
     return absl::StrCat("resources.devices_per_node ", ranks / budget.nodes);
   }
-  const uint64_t devices = std::max<uint64_t>(1, budget.ranks / budget.nodes);
-  return absl::StrCat("resources.nodes ", (ranks + devices - 1) / devices);
+  const uint64_t now = std::max<uint64_t>(1, budget.ranks / budget.nodes);
+  if (ranks % now == 0) return absl::StrCat("resources.nodes ", ranks / now);
+  uint64_t devices = std::min<uint64_t>(ranks, kDevicesPerNodeMax);
+  while (ranks % devices != 0) --devices;
+  return absl::StrCat("resources.nodes ", ranks / devices, " and resources.devices_per_node ",
+                      devices);
 }
 
 // `must` completes "must ...".

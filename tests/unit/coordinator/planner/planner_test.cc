@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/model/presets.h"
+#include "coordinator/planner/degrees.h"
 #include "coordinator/planner/estimate.h"
 #include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/profiles.h"
@@ -120,6 +121,23 @@ TEST(PlannerTest, MoreRanksThanDevicesAreRefusedWithTheResourcesThatWouldDo) {
                     HasSubstr("1 node x 2 devices"), HasSubstr("resources.devices_per_node 4")));
   spec.mutable_layout()->set_pp(32);  // no node has so many
   EXPECT_THAT(Refusal(spec, 64), HasSubstr("resources.nodes 2"));
+}
+
+// The numbers that are advised give exactly the ranks that are pinned; none of them is there
+// already.
+TEST(PlannerTest, ResourcesOfSeveralNodesAreAdvisedSoThatTheyGiveThePinnedRanks) {
+  const auto refusal = [](uint32_t ranks, uint32_t nodes, uint32_t pp) {
+    v1::JobSpec spec = Spec(8);
+    spec.mutable_layout()->set_pp(pp);
+    const auto layouts = DegreesFor(spec.layout(), {.nodes = nodes, .ranks = ranks}, Search::kAll);
+    return std::string(layouts.status().message());
+  };
+  EXPECT_THAT(refusal(4, 2, 3),
+              HasSubstr("try resources.nodes 1 and resources.devices_per_node 3"));
+  EXPECT_THAT(refusal(4, 2, 6), HasSubstr("try resources.devices_per_node 3, or"));
+  EXPECT_THAT(refusal(6, 2, 9), HasSubstr("try resources.nodes 3, or"));
+  EXPECT_THAT(refusal(48, 2, 75),
+              HasSubstr("try resources.nodes 3 and resources.devices_per_node 25"));
 }
 
 TEST(PlannerTest, RanksThatDoNotDivideTheDevicesAreRefused) {

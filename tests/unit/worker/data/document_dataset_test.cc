@@ -110,6 +110,14 @@ TEST_F(DocumentDatasetTest, EveryDocumentStandsAloneInTheSmallestBucketThatHolds
   }
 }
 
+TEST_F(DocumentDatasetTest, TooFewSamplesForABatchAreRefusedWithWhatCanStillBeDone) {
+  spec_.add_train(Put("t.jsonl", "{\"text\": \"x\"}\n"));  // nothing to predict
+  EXPECT_THAT(OpenError(), HasSubstr("data.train has 0 samples"));
+  EXPECT_THAT(OpenError(), HasSubstr("lower train.global_batch"));
+  train_.set_global_batch(1);
+  EXPECT_THAT(OpenError(), HasSubstr("must be at least train.global_batch 1; add documents, or"));
+}
+
 TEST_F(DocumentDatasetTest, TargetsAreTheNextTokensAlsoWhereADocumentIsCut) {
   spec_.set_sequence_length(4);
   spec_.clear_buckets();
