@@ -31,6 +31,7 @@ TEST_F(SamePlaceTest, IsSeenThroughLinksAlsoOfFoldersThatAreNotThereYet) {
     EXPECT_EQ(SamePlace(later, {other, folder_ + name}), folder_ + name) << name;
   }
   EXPECT_EQ(SamePlace(folder_ + "/alias/later", {other, later}), "");
+  EXPECT_EQ(SamePlace(folder_ + "/alias/none/..", {other, folder_ + "/runs"}), folder_ + "/runs");
 }
 
 TEST_F(SamePlaceTest, IsNowhereForJobsWithoutADirectory) {
