@@ -53,6 +53,9 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
     moves[i] = true;
     ahead[target].push_back(i);
   }
+  // What goes before a node that moves as well goes to where that one stood.
+  std::vector<Node::Standing> stood;
+  for (const Node& node : *nodes) stood.push_back(node.standing());
   std::vector<Node> result;
   for (size_t i = 0; i < nodes->size(); ++i) {
     // A fetch that stays is needed before those that come here, and messages keep their order.
@@ -61,9 +64,9 @@ void MoveFetchesAhead(const Graph& graph, std::vector<Node>* nodes) {
     if (!moves[i] && fetches) result.push_back((*nodes)[i]);
     for (size_t k : ahead[i]) {
       Node& node = (*nodes)[k];
-      node.mark = std::min(node.mark, (*nodes)[i].mark);
-      node.turn = std::min(node.turn, (*nodes)[i].turn);
-      node.pass = std::min(node.pass, (*nodes)[i].pass);
+      node.StandAt({.mark = std::min(node.mark, stood[i].mark),
+                    .turn = std::min(node.turn, stood[i].turn),
+                    .pass = std::min(node.pass, stood[i].pass)});
       result.push_back(node);
     }
     if (!moves[i] && !fetches) result.push_back((*nodes)[i]);

@@ -342,6 +342,31 @@ TEST_F(GatheredTest, GathersStandOneLayerAheadOfTheirUse) {
   }
 }
 
+// The codes of the next layer, which are on their way by then, are waited for by nobody else.
+TEST_F(GatheredTest, WeightsAreDecodedAsSoonAsTheirCodesAreThere) {
+  for (const char* recompute : {"none", "block"}) {
+    Build({.family = "llama",
+           .precision = "bf16",
+           .data_parallel = 2,
+           .micro_batches = 2,
+           .zero_stage = 3,
+           .recompute = recompute,
+           .sizes = {.layers = 6},
+           .gather_format = "int8"});
+    int decoded = 0;
+    for (const v1::Instruction& decode : SequenceOf(program_, "train").instructions()) {
+      if (!decode.text().starts_with("decode layer")) continue;
+      ++decoded;
+      const std::string unit = decode.text().substr(std::string("decode ").size());
+      for (const uint32_t wait : decode.waits()) {
+        if (At(static_cast<int>(wait)).collective().kind() != v1::ALL_GATHER) continue;
+        EXPECT_EQ(At(static_cast<int>(wait)).text(), "gather " + unit) << recompute;
+      }
+    }
+    EXPECT_EQ(decoded, 2 * 2 * 6) << "forward and backward";
+  }
+}
+
 TEST_F(GatheredTest, WeightsOfTwoLayersAreThereAtATime) {
   for (const char* recompute : {"none", "selective", "block"}) {
     Build({.family = "llama",
