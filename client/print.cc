@@ -116,6 +116,8 @@ bool HasEnded(v1::JobState state) {
   return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
 }
 
+bool HasStepped(const v1::Progress& progress) { return progress.step_seconds() > 0; }
+
 namespace {
 
 // Of an fp16 job.

@@ -46,6 +46,8 @@ std::string FormatAge(int64_t then_unix_ms, int64_t now_unix_ms);
 std::string_view StateName(v1::JobState state);  // "RUNNING"
 std::string ReasonName(v1::Reason reason);       // "WAITING_FOR_DEVICES", "" for none
 bool HasEnded(v1::JobState state);
+// Whether a step was done since the job started: losses and speeds of those before are not known.
+bool HasStepped(const v1::Progress& progress);
 // Kind and name of a worker's devices: "cpu", "cuda: NVIDIA H100 80GB HBM3".
 std::string DeviceText(const v1::Node& node);
 

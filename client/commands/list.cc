@@ -26,8 +26,8 @@ int ListCommand(const GlobalOptions& global, const ListOptions& options) {
     const v1::Progress& progress = job.progress();
     table.Add({job.id(), std::string(StateName(job.state())), ReasonName(job.reason()),
                absl::StrCat(progress.step(), "/", job.spec().train().steps()),
-               progress.step() > 0 ? absl::StrFormat("%.4f", progress.loss()) : "-",
-               progress.step() > 0 ? FormatCount(progress.tokens_per_second()) : "-",
+               HasStepped(progress) ? absl::StrFormat("%.4f", progress.loss()) : "-",
+               HasStepped(progress) ? FormatCount(progress.tokens_per_second()) : "-",
                absl::StrCat(job.plan().layout().ranks()), absl::StrCat(job.restarts()),
                FormatAge(job.submitted_unix_ms(), now_ms)});
   }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -103,8 +104,7 @@ class Guard {
 
 // Shows the job's events until it has ended. The number of steps seen.
 absl::StatusOr<int64_t> WatchToEnd(const GlobalOptions& global, LocalCluster& cluster,
-                                   const std::string& id, LiveDisplay& display,
-                                   RunLogs& logs) {
+                                   const std::string& id, LiveDisplay& display, RunLogs& logs) {
   Guard guard(global, cluster, id);
   SystemClock clock;
   int64_t steps = 0;
@@ -137,13 +137,16 @@ void PrintEnd(const GlobalOptions& global, const RunOptions& options, const Outc
   const v1::Job& job = outcome.job;
   const v1::Progress& progress = job.progress();
   if (global.json()) {
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    const double loss = HasStepped(progress) ? progress.loss() : kUnknown;
+    const double eval_loss = progress.eval_step() > 0 ? progress.eval_loss() : kUnknown;
     std::printf(
         "{\"event\": \"done\", \"state\": \"%s\", \"reason\": \"%s\", \"job\": \"%s\", \"step\": "
         "%ld, \"loss\": %s, "
         "\"eval_loss\": %s, \"checkpoint\": %s, \"logs\": %s, \"message\": %s}\n",
         std::string(StateName(job.state())).c_str(), ReasonName(job.reason()).c_str(),
-        job.id().c_str(), static_cast<long>(progress.step()), JsonNumber(progress.loss()).c_str(),
-        JsonNumber(progress.eval_loss()).c_str(), JsonString(progress.checkpoint()).c_str(),
+        job.id().c_str(), static_cast<long>(progress.step()), JsonNumber(loss).c_str(),
+        JsonNumber(eval_loss).c_str(), JsonString(progress.checkpoint()).c_str(),
         JsonString(outcome.state_directory).c_str(), JsonString(job.message()).c_str());
     return;
   }
@@ -208,8 +211,7 @@ absl::StatusOr<int> TrainOn(LocalCluster& cluster, v1::SubmitRequest request,
   PrintPlan(global, job);
   LiveDisplay display(job, StandardOutputIsTerminal(), TerminalColumns());
   ASSIGN_OR_RETURN(RunLogs logs, RunLogs::Open(options.logs, job));
-  ASSIGN_OR_RETURN(const int64_t steps_seen,
-                   WatchToEnd(global, cluster, job.id(), display, logs));
+  ASSIGN_OR_RETURN(const int64_t steps_seen, WatchToEnd(global, cluster, job.id(), display, logs));
   ASSIGN_OR_RETURN(job, cluster.connection().Get(job.id()));
   logs.Finish(job);
   PrintEnd(global, options, {job, steps_seen, cluster.state_directory()});

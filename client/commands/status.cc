@@ -71,7 +71,7 @@ void PrintStatus(const v1::Job& job) {
   Line("submitted", FormatAge(job.submitted_unix_ms(), now_ms) + " ago");
   if (job.state() == v1::PAUSED) Line("paused", FormatAge(job.paused_unix_ms(), now_ms) + " ago");
   Line("step", absl::StrCat(progress.step(), " of ", job.spec().train().steps()));
-  if (progress.step() > 0) {
+  if (HasStepped(progress)) {
     Line("loss", absl::StrFormat("%.4f (grad norm %.3f)", progress.loss(), progress.grad_norm()));
     if (progress.loss_scale() > 0) {
       Line("loss scale", absl::StrCat(progress.loss_scale(), " (", progress.skipped_steps(),

@@ -28,7 +28,7 @@ Json IfKnown(double value, bool known) { return known ? Json(value) : Json(nullp
 Json IfKnown(int64_t value) { return value == 0 ? Json(nullptr) : Json(value); }
 
 Json RowJson(const JobRow& row) {
-  const bool stepped = row.step > 0;
+  const bool stepped = row.step_seconds > 0;  // since it started: no row knows of steps before
   return {{"id", row.id},
           {"name", row.name},
           {"state", v1::JobState_Name(row.state)},

@@ -151,6 +151,7 @@ class RunTest(TerraceTest):
         self.assertEqual(again.done["state"], "SUCCEEDED")
         self.assertEqual(again.events("step"), [])
         self.assertEqual(again.done["step"], 10)
+        self.assertEqual((again.done["loss"], again.done["eval_loss"]), (None, None), "no step was done that had one")
         self.assertEqual(again.done["checkpoint"], str(self.checkpoints(job)[-1]))
         self.assertIn("nothing was left to do: step 10 was reached before", self.terrace("run", job).out)
         self.assertEqual(self.digest(job), before)

@@ -86,8 +86,13 @@ class LifeTest(ServiceTest):
 
     def test_submit_and_watch_in_one_command(self):
         self.start_service(1)
-        result = self.cli("submit", "--watch", self.job({"train.steps": 20}), "-o", "json")
+        job = self.job({"train.steps": 20})
+        result = self.cli("submit", "--watch", job, "-o", "json")
         self.assertEqual(sorted(result.losses), list(range(1, 21)))
+        with self.subTest("again, with nothing left to do: no loss and no speed are known"):
+            self.cli("submit", "--watch", job)
+            self.assertRegex(self.cli("ls", "-a").out, r"tiny-1-2 +SUCCEEDED +COMPLETED +20/20 +- +- ")
+            self.assertNotRegex(self.cli("status", "tiny-1-2").out, r"(?m)^(loss|speed) ")
         untraced = self.cli("trace", "tiny-1-1", code=NOT_FOUND)
         self.assertIn("train.trace_steps", untraced.err)
         self.assertNotIn("no coordinator", untraced.err)
