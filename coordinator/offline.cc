@@ -22,6 +22,7 @@
 #include "coordinator/model/config.h"
 #include "coordinator/model/model.h"
 #include "coordinator/planner/gpu_profile.h"
+#include "coordinator/planner/layout_rules_precision.h"
 #include "coordinator/planning/inputs.h"
 #include "proto/manifest_text.h"
 #include "proto/program_hash.h"
@@ -181,8 +182,7 @@ absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
 
 }  // namespace
 
-absl::StatusOr<JobHere> ReadJobHere(const std::string& spec_path,
-                                    const std::string& profile_path) {
+absl::StatusOr<JobHere> ReadJobHere(const std::string& spec_path, const std::string& profile_path) {
   JobHere job;
   ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
   ASSIGN_OR_RETURN(job.spec, ReadJobSpec(yaml, FolderOf(spec_path)));
@@ -210,7 +210,7 @@ absl::Status WriteInferProgram(const std::string& checkpoint, const std::string&
   input.model = &model;
   input.job = spec.name();
   input.sequence_length = length;
-  input.precision = spec.train().precision();
+  SetPrecisions(spec.train(), config.layers, &input.precisions);
   input.threads = static_cast<int>(CoreCount());
   ASSIGN_OR_RETURN(const v1::Program program, CompileInfer(input));
   return WriteSyncedFile(output, SerializeProgram(program));

@@ -137,6 +137,26 @@ std::vector<LayoutWord> LayoutWords(const v1::Layout& layout) {
           {"formats.parameter", layout.parameter_format()}};
 }
 
+std::string PrecisionText(const v1::Layout& layout) {
+  std::vector<std::string> parts, attention, mlp;
+  for (const v1::LayerPrecision& layer : layout.layer_precisions()) {
+    attention.push_back(layer.attention());
+    mlp.push_back(layer.mlp());
+  }
+  if (attention != mlp) {
+    parts.push_back(absl::StrCat("attention by layer: ", Runs(attention, " ")));
+    parts.push_back(absl::StrCat("mlp by layer: ", Runs(mlp, " ")));
+  } else if (!mlp.empty()) {
+    parts.push_back(absl::StrCat("by layer: ", Runs(mlp, " ")));
+  }
+  if (!layout.head_precision().empty())
+    parts.push_back(absl::StrCat("lm_head ", layout.head_precision()));
+  if (!layout.embedding_precision().empty())
+    parts.push_back(absl::StrCat("embedding ", layout.embedding_precision()));
+  if (parts.empty()) return layout.precision();
+  return absl::StrCat(layout.precision(), " (", absl::StrJoin(parts, "; "), ")");
+}
+
 std::string LayoutText(const v1::Layout& layout) {
   std::string text = absl::StrCat("dp ", layout.data_parallel(), ", tp ", layout.tensor_parallel(),
                                   layout.sequence_parallel() ? " + sequence" : "", ", ",
@@ -146,7 +166,7 @@ std::string LayoutText(const v1::Layout& layout) {
                     ")");
   }
   absl::StrAppend(&text, ", ", ZeroText(layout), ", ", RecomputeText(layout), ", ",
-                  layout.precision());
+                  PrecisionText(layout));
   if (layout.stochastic_rounding()) absl::StrAppend(&text, " weights rounded stochastically");
   // With ZeRO they have the bits of products as a rule.
   const std::string& format = layout.parameter_format();

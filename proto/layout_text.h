@@ -28,6 +28,9 @@ std::vector<LayoutWord> LayoutWords(const v1::Layout& layout);
 // "dp 2, tp 1, pp 4 (1f1b), ...": sizes always, how they are used where there is a choice.
 std::string LayoutText(const v1::Layout& layout);
 
+// "fp8", "fp8 (by layer: 1 bf16, 31 fp8; lm_head fp32)": of products.
+std::string PrecisionText(const v1::Layout& layout);
+
 // "tp 2", "recompute block": the keys in which `to` differs from `from`, with its values.
 std::vector<std::string> Differences(const v1::Layout& from, const v1::Layout& to);
 

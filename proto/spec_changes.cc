@@ -26,6 +26,7 @@ struct Watched {
   bool breaks;
   bool files = false;               // paths: a file of the same name elsewhere breaks nothing
   std::string_view otherwise = "";  // what an empty value means
+  std::string_view key = "";        // of the spec, where it is not the path
 };
 
 constexpr Watched kWatched[] = {
@@ -41,6 +42,7 @@ constexpr Watched kWatched[] = {
     {"model.attention", true},
     {"train.steps", false},
     {"train.precision", false},
+    {"train.precision_rules", false, false, "", "train.precision.layers"},
     {"train.clip_grad_norm", false},
     {"train.optimizer.name", false},
     {"train.optimizer.lr", false},
@@ -93,6 +95,10 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
                                    : reflection->GetString(*message, field);
       if (last_parts) value = LastPart(value);
       if (value.empty()) value = std::string(watched.otherwise);
+    } else if (field->message_type() == v1::PrecisionRule::descriptor()) {
+      const auto& rule =
+          static_cast<const v1::PrecisionRule&>(reflection->GetRepeatedMessage(*message, field, i));
+      value = absl::StrCat(rule.where(), ": ", rule.precision());
     } else {
       google::protobuf::TextFormat::PrintFieldValueToString(*message, field, index, &value);
     }
@@ -134,8 +140,8 @@ std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& 
     if (before == after) continue;
     const bool moved = watched.files && ValueOf(then, watched, /*last_parts=*/true) ==
                                             ValueOf(now, watched, /*last_parts=*/true);
-    changes.push_back(
-        {std::string(watched.path), std::move(before), std::move(after), watched.breaks && !moved});
+    changes.push_back({std::string(watched.key.empty() ? watched.path : watched.key),
+                       std::move(before), std::move(after), watched.breaks && !moved});
   }
   return changes;
 }

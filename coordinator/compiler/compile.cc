@@ -63,55 +63,6 @@ absl::Status CheckComplete(const v1::Layout& layout) {
   return absl::OkStatus();
 }
 
-absl::Status SetPrecision(const std::string& precision, ForwardOptions* options) {
-  if (precision == "fp32") {
-    options->activation = kernels::DType::kF32;
-    options->precision = kernels::MatmulPrecision::kF32;
-    options->attention_precision = kernels::MatmulPrecision::kF32;
-    options->head_precision = kernels::MatmulPrecision::kF32;
-    return absl::OkStatus();
-  }
-  if (precision == "tf32") {
-    options->activation = kernels::DType::kF32;
-    options->precision = kernels::MatmulPrecision::kTF32;
-    options->attention_precision = kernels::MatmulPrecision::kF32;
-    options->head_precision = kernels::MatmulPrecision::kTF32;
-    return absl::OkStatus();
-  }
-  if (precision == "bf16") {
-    options->activation = kernels::DType::kBF16;
-    options->precision = kernels::MatmulPrecision::kBF16;
-    options->attention_precision = kernels::MatmulPrecision::kBF16;
-    options->head_precision = kernels::MatmulPrecision::kBF16;
-    return absl::OkStatus();
-  }
-  // As TransformerEngine: linear layers alone; attention and the LM head stay in bf16.
-  if (precision == "fp8") {
-    options->activation = kernels::DType::kBF16;
-    options->precision = kernels::MatmulPrecision::kFP8;
-    options->attention_precision = kernels::MatmulPrecision::kBF16;
-    options->head_precision = kernels::MatmulPrecision::kBF16;
-    return absl::OkStatus();
-  }
-  if (precision == "fp16") {
-    options->activation = kernels::DType::kF16;
-    options->precision = kernels::MatmulPrecision::kF16;
-    options->attention_precision = kernels::MatmulPrecision::kF16;
-    options->head_precision = kernels::MatmulPrecision::kF16;
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("train.precision: got '", precision,
-                   "', this version compiles 'fp32', 'tf32', 'bf16', 'fp16' and 'fp8'"));
-}
-
-// The type that products of this precision round f32 matrices to. Products in fp8 scale each
-// matrix by its largest element, which rounding might change, so they take it as it is.
-kernels::DType RoundedTo(kernels::MatmulPrecision precision) {
-  if (precision == kernels::MatmulPrecision::kBF16) return kernels::DType::kBF16;
-  return precision == kernels::MatmulPrecision::kF16 ? kernels::DType::kF16 : kernels::DType::kF32;
-}
-
 // The value with the cosines and sines of the rotary angles; kNone when the model has none.
 int AddRopeTable(const ModelConfig& config, int64_t positions, Graph* graph) {
   if (config.rope.inverse_frequency.empty()) return kNone;
@@ -259,7 +210,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
        .offload = job.layout.offload(),
        .tile_bytes = job.layout.tile_bytes(),
        .matrices = job.layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32,
-       .products = RoundedTo(job.forward.precision),
+       .precisions = job.forward.precisions,
        .round = RoundsWeights(job.layout),
        .gradients =
            job.layout.gradient_format() == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32,
@@ -341,7 +292,7 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
                          .sequence = input.spec->data().sequence_length(),
                          .chunk_bytes = layout.chunk_bytes()},
              .shape = compiler::ShapeOf(layout)};
-  RETURN_IF_ERROR(SetPrecision(layout.precision(), &job.forward));
+  ASSIGN_OR_RETURN(job.forward.precisions, compiler::PrecisionsOf(layout));
   if (shown < layout.micro_batches()) {
     for (const compiler::RollShape& roll : compiler::RollShapes(layout)) {
       Job rolled = job;
@@ -358,7 +309,7 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
 absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
   const Model& model = *input.model;
   ForwardOptions forward = {.batch = 1, .sequence = input.sequence_length};
-  RETURN_IF_ERROR(SetPrecision(input.precision, &forward));
+  ASSIGN_OR_RETURN(forward.precisions, compiler::PrecisionsOf(input.precisions));
 
   v1::Program program;
   program.set_job(input.job);

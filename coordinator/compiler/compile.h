@@ -60,7 +60,7 @@ struct InferInput {
   const Model* model = nullptr;
   std::string job;  // named in the program
   int64_t sequence_length = 0;
-  std::string precision;  // "fp32", "tf32", "bf16", "fp16", "fp8"
+  v1::Layout precisions;  // its fields of that name alone count
   int threads = 1;
 };
 // A program with the weights and one sequence "infer": LOAD_PROMPT, the forward pass of one row of

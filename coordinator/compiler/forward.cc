@@ -10,7 +10,7 @@ using kernels::Epilogue;
 using kernels::Op;
 
 Slice Forward::Activation(const std::string& name, int64_t rows, int64_t columns) {
-  return builder_.NewValue(name, v1::ACTIVATION, options_.activation, {rows, columns});
+  return builder_.NewValue(name, v1::ACTIVATION, options_.precisions.activation, {rows, columns});
 }
 
 Slice Forward::Statistic(const std::string& name, const Dims& dims) {
@@ -74,13 +74,12 @@ void Forward::RmsNorm(Slice x, Slice weight, Slice y, const std::string& name) {
   builder_.Compute(Op::kRmsNorm, attrs, {x, weight, y, Statistic(name + ".rstd", dims)}, name);
 }
 
-void Forward::Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOptions& options,
-                     const std::string& name) {
-  const kernels::MatmulAttrs attrs = {
-      .transpose_b = options.transpose,
-      .accumulate = options.accumulate,
-      .epilogue = options.epilogue,
-      .precision = options.head ? options_.head_precision : options_.precision};
+void Forward::Linear(Slice x, Slice weight, Slice bias, Slice y, kernels::MatmulPrecision precision,
+                     const LinearOptions& options, const std::string& name) {
+  const kernels::MatmulAttrs attrs = {.transpose_b = options.transpose,
+                                      .accumulate = options.accumulate,
+                                      .epilogue = options.epilogue,
+                                      .precision = precision};
   builder_.Compute(Op::kMatmul, attrs, {x, weight, y, bias, options.residual, options.aux}, name);
 }
 
@@ -89,13 +88,15 @@ void Forward::Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOpt
 void Forward::Product(Slice x, TensorRole weight, Slice bias, Slice y, const LinearOptions& options,
                       const std::string& name) {
   const int first = parameters_.Find(weight, builder_.layer);
+  const kernels::MatmulPrecision precision = options_.precisions.Of(weight, builder_.layer);
   for (int i = first; i < first + parameters_.all()[first].tiles; ++i) {
     const Tile tile = parameters_.all()[i].tile;
     if (tile.size == 0) {
-      Linear(x, weights_.OfParameter(i), bias, y, options, name);
+      Linear(x, weights_.OfParameter(i), bias, y, precision, options, name);
     } else if (tile.of_inputs) {
       const bool more = tile.begin > 0;
       Linear(Columns(x, tile.begin, tile.size), weights_.OfParameter(i), more ? Slice{} : bias, y,
+             precision,
              more ? LinearOptions{.transpose = options.transpose, .accumulate = true} : options,
              name);
     } else {
@@ -106,7 +107,7 @@ void Forward::Product(Slice x, TensorRole weight, Slice bias, Slice y, const Lin
       of_tile.residual = part(options.residual);
       of_tile.aux = part(options.aux);
       Linear(x, weights_.OfParameter(i), bias.absent() ? bias : Range(bias, tile.begin, tile.size),
-             part(y), of_tile, name);
+             part(y), precision, of_tile, name);
     }
   }
 }

@@ -20,6 +20,7 @@
 
 #include "coordinator/compiler/builder.h"
 #include "coordinator/compiler/parameter_gradients.h"
+#include "coordinator/compiler/precision.h"
 #include "coordinator/compiler/weights.h"
 
 namespace terrace::compiler {
@@ -27,10 +28,7 @@ namespace terrace::compiler {
 struct ForwardOptions {
   int64_t batch = 0;     // sequences
   int64_t sequence = 0;  // tokens of each, over all context-parallel ranks
-  kernels::DType activation = kernels::DType::kF32;
-  kernels::MatmulPrecision precision = kernels::MatmulPrecision::kF32;
-  kernels::MatmulPrecision attention_precision = kernels::MatmulPrecision::kF32;
-  kernels::MatmulPrecision head_precision = kernels::MatmulPrecision::kF32;
+  Precisions precisions;
   bool for_backward = false;  // keep the values before activations
   int rope_table = kNone;     // value; kNone without rotary embedding
   int64_t chunk_bytes = 0;    // of one copy between tiers; 0: the default
@@ -90,7 +88,6 @@ class Forward {
     kernels::Epilogue epilogue = kernels::Epilogue::kNone;
     bool transpose = false;  // the weight is stored [out,in]
     bool accumulate = false;
-    bool head = false;  // the LM head, which has a precision of its own
   };
 
   // forward.cc
@@ -105,9 +102,9 @@ class Forward {
   kernels::TokenShare share() const;
   Slice Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
   void RmsNorm(Slice x, Slice weight, Slice y, const std::string& name);
-  void Linear(Slice x, Slice weight, Slice bias, Slice y, const LinearOptions& options,
-              const std::string& name);
-  // The same by a weight that may be in tiles.
+  void Linear(Slice x, Slice weight, Slice bias, Slice y, kernels::MatmulPrecision precision,
+              const LinearOptions& options, const std::string& name);
+  // The same by a weight that may be in tiles, in the precision of its role in this layer.
   void Product(Slice x, TensorRole weight, Slice bias, Slice y, const LinearOptions& options,
                const std::string& name);
   // As the config says the family's weights are stored.

@@ -109,7 +109,7 @@ Slice Forward::AttentionOver(const Heads& heads) {
                    kernels::AttentionAttrs{.sequence = options_.sequence,
                                            .window = Window(),
                                            .scale = Scale(),
-                                           .precision = options_.attention_precision},
+                                           .precision = options_.precisions.scores},
                    {heads.q, heads.k, heads.v, Reshape(o, {rows, count, config_.head_dim}), lse},
                    "attention");
   return o;
@@ -129,7 +129,7 @@ Slice Forward::RingOver(const Heads& heads) {
   kernels::AttentionBlockAttrs attrs = {.sequence = local_sequence(),
                                         .window = Window(),
                                         .scale = Scale(),
-                                        .precision = options_.attention_precision,
+                                        .precision = options_.precisions.scores,
                                         .context = share()};
   const kernels::AttentionBlockAttrs first = attrs;
   const Slice sum = Statistic("attn.sum", {tokens(), count, d});
@@ -181,7 +181,7 @@ Slice Forward::DenseCopy(Slice x, const std::string& name) {
 
 // Swaps the first two of the four dimensions that `from` is cut into.
 Slice Forward::Permute(Slice x, const Dims& from, const std::string& name) {
-  const Slice y = builder_.NewValue(name, v1::ACTIVATION, options_.activation,
+  const Slice y = builder_.NewValue(name, v1::ACTIVATION, options_.precisions.activation,
                                     {from[1], from[0], from[2], from[3]});
   builder_.Compute(Op::kPermute, kernels::PermuteAttrs{.order = {1, 0, 2, 3}},
                    {Reshape(x, from), y}, name);
@@ -190,8 +190,8 @@ Slice Forward::Permute(Slice x, const Dims& from, const std::string& name) {
 
 Slice Forward::Exchange(Slice x, const std::string& name) {
   const Slice flat = Flat(x);
-  const Slice y =
-      builder_.NewValue(name, v1::ACTIVATION, options_.activation, {flat.shape.Elements()});
+  const Slice y = builder_.NewValue(name, v1::ACTIVATION, options_.precisions.activation,
+                                    {flat.shape.Elements()});
   builder_.Collective(v1::ALL_TO_ALL, parallel_.groups.context, flat, y, name);
   return y;
 }

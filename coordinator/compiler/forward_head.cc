@@ -67,8 +67,8 @@ Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, Slice stat
   for (int tile : HeadTiles()) {
     const Slice weight = weights_.OfParameter(tile);
     const int64_t count = weight.shape.rows();
-    Linear(chunk.hidden, weight, {}, Columns(chunk.logits, column, count),
-           {.transpose = true, .head = true}, "lm_head");
+    Linear(chunk.hidden, weight, {}, Columns(chunk.logits, column, count), options_.precisions.head,
+           {.transpose = true}, "lm_head");
     column += count;
   }
   const kernels::CrossEntropyAttrs attrs = {
@@ -89,7 +89,7 @@ Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, Slice stat
 
 void Forward::Loss(Slice hidden, Slice targets, Slice stats) {
   if (!LogitsInMemory()) {
-    builder_.Compute(Op::kLmHeadLoss, kernels::LossAttrs{.precision = options_.head_precision},
+    builder_.Compute(Op::kLmHeadLoss, kernels::LossAttrs{.precision = options_.precisions.head},
                      {hidden, HeadWeight(), targets, stats}, "lm_head_loss");
     return;
   }
@@ -107,10 +107,11 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
     const Slice weight = HeadWeight();
     bool first = false;
     const Slice dweight = gradients->Of(weight, &builder_, &first);
-    builder_.Compute(Op::kLmHeadLossGrad,
-                     kernels::LossAttrs{.accumulate = !first, .precision = options_.head_precision},
-                     {hidden, weight, batch.targets, batch.stats, dhidden, dweight, batch.schedule},
-                     "lm_head_loss grad");
+    builder_.Compute(
+        Op::kLmHeadLossGrad,
+        kernels::LossAttrs{.accumulate = !first, .precision = options_.precisions.head},
+        {hidden, weight, batch.targets, batch.stats, dhidden, dweight, batch.schedule},
+        "lm_head_loss grad");
     return dhidden;
   }
   const int64_t rows = hidden.shape.rows(), step = LossChunkRows(rows);
@@ -142,11 +143,11 @@ void Forward::HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGrad
     builder_.Compute(
         Op::kMatmul,
         kernels::MatmulAttrs{
-            .transpose_a = true, .accumulate = !first, .precision = options_.head_precision},
+            .transpose_a = true, .accumulate = !first, .precision = options_.precisions.head},
         {dlogits, chunk.hidden, dweight, {}, {}, {}}, "lm_head dweight");
     builder_.Compute(
         Op::kMatmul,
-        kernels::MatmulAttrs{.accumulate = column > 0, .precision = options_.head_precision},
+        kernels::MatmulAttrs{.accumulate = column > 0, .precision = options_.precisions.head},
         {dlogits, weight, dhidden, {}, {}, {}}, "lm_head dx");
     column += count;
   }
@@ -155,7 +156,8 @@ void Forward::HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGrad
 Slice Forward::Logits(Slice hidden) {
   const Slice logits = builder_.NewValue("logits", v1::ACTIVATION, DType::kF32,
                                          {hidden.shape.rows(), config_.vocabulary});
-  Linear(hidden, HeadWeight(), {}, logits, {.transpose = true, .head = true}, "lm_head");
+  Linear(hidden, HeadWeight(), {}, logits, options_.precisions.head, {.transpose = true},
+         "lm_head");
   return logits;
 }
 

@@ -106,10 +106,11 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
     : parallel_(parallel),
       tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0),
       matrices_(options.matrices),
-      products_(options.products),
       gradients_(options.gradients),
+      precisions_(options.precisions),
       rounds_(options.round),
       has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr),
+      tied_(model.config.tied_embeddings),
       moments_(options.with_optimizer ? options.moments : kernels::DType::kF32),
       moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
       gathers_(options.gathers) {
@@ -184,8 +185,11 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
   std::map<std::string, int> by_name;
   for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
     Parameter& parameter = all_[i];
-    const std::string name = sharded ? ShardedUnitName(parameter, several_chunks)
-                                     : WholeUnitName(parameter, small_apart);
+    std::string name = sharded ? ShardedUnitName(parameter, several_chunks)
+                               : WholeUnitName(parameter, small_apart);
+    // A unit has one type.
+    const bool exact = ReadAs(parameter) == parameter.dtype;
+    if (rounds_ && parameter.layer != kNone && parameter.decays() && exact) name += ".exact";
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
       units_.push_back({.name = name,
@@ -221,7 +225,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
 int64_t Parameters::PageElements(kernels::DType master) const {
   const bool both = parallel_.zero > 0 || rounds_;
   return std::max({StreamedElements(master), StreamedElements(moments_),
-                   StreamedElements(gradients_), both ? StreamedElements(products_) : 0});
+                   StreamedElements(gradients_), both ? StreamedElements(precisions_.rounded) : 0});
 }
 
 int64_t Parameters::AlignElements(bool decays) const {
@@ -256,14 +260,17 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
 }
 
 // Rows of two tables are added before they are rounded, so these stay as they are.
+kernels::DType Parameters::ReadAs(const Parameter& parameter) const {
+  const TensorRole role = parameter.first().role;
+  const bool added = has_positions_ && (role == TensorRole::kTokenEmbedding ||
+                                        role == TensorRole::kPositionEmbedding);
+  const kernels::DType type = precisions_.ReadAs(role, parameter.layer, tied_);
+  const bool shorter = kernels::SizeOf(type) < kernels::SizeOf(parameter.dtype);
+  return parameter.decays() && !added && shorter ? type : parameter.dtype;
+}
+
 void Parameters::ChooseTypes() {
-  for (Unit& unit : units_) {
-    const TensorRole role = all_[unit.parameters[0]].first().role;
-    const bool added = has_positions_ && (role == TensorRole::kTokenEmbedding ||
-                                          role == TensorRole::kPositionEmbedding);
-    const bool shorter = kernels::SizeOf(products_) < kernels::SizeOf(unit.master_dtype);
-    if (unit.decays && !added && shorter) unit.dtype = products_;
-  }
+  for (Unit& unit : units_) unit.dtype = ReadAs(all_[unit.parameters[0]]);
 }
 
 void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* graph) {

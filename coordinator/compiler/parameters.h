@@ -17,7 +17,8 @@
 //
 // With layout.parameter_format bf16 or f16 matrices have 16 bits where passes read them (mixed
 // precision, Micikevicius et al. 2017, arXiv 1710.03740), and the f32 master that they are rounded
-// from lies with the moments. Products would round it so themselves, so no number changes.
+// from lies with the moments. Products would round it so themselves, so no number changes; matrices
+// of products in another precision stay as their masters are.
 //
 // With layout.moments_format bf16 or int8 moments of matrices rest in that (kernels/format.h). The
 // scales of int8 blocks lie in buffers of their own; matrices begin and shards end on a block
@@ -38,6 +39,7 @@
 
 #include "coordinator/compiler/graph.h"
 #include "coordinator/compiler/groups.h"
+#include "coordinator/compiler/precision.h"
 #include "coordinator/model/model.h"
 
 namespace terrace::compiler {
@@ -144,7 +146,7 @@ struct ParametersOptions {
   int64_t tile_bytes = 0;  // larger matrices that are brought for each use are tiled; 0: none
   // The type of the matrices that the optimizer updates. Norms and biases are always f32.
   kernels::DType matrices = kernels::DType::kF32;
-  kernels::DType products = kernels::DType::kF32;   // what products round matrices to
+  Precisions precisions;                            // of products
   bool round = false;                               // layout.parameter_format says so
   kernels::DType gradients = kernels::DType::kF32;  // of matrices; layout.gradient_format
   kernels::DType moments = kernels::DType::kF32;    // of matrices; layout.moments_format
@@ -184,6 +186,8 @@ class Parameters {
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   void ChooseTiers(const ParametersOptions& options);
   void ChooseTypes();
+  // What passes read the matrix as, where weights are rounded.
+  kernels::DType ReadAs(const Parameter& parameter) const;
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
   // Elements of whole pages of all types that a unit may have.
   int64_t PageElements(kernels::DType master) const;
@@ -200,8 +204,9 @@ class Parameters {
 
   const Parallel& parallel_;
   const int64_t tile_bytes_;
-  const kernels::DType matrices_, products_, gradients_;
-  const bool rounds_, has_positions_;
+  const kernels::DType matrices_, gradients_;
+  const Precisions precisions_;
+  const bool rounds_, has_positions_, tied_;
   const kernels::DType moments_;
   const int64_t moment_block_;
   const kernels::FormatRow* const gathers_;

@@ -383,8 +383,8 @@ void AppendInfer(const StageContext& context, const ForwardOptions& options, Gra
                   /*keeps_weights=*/false, &builder);
   Slice x = forward.Embedding(prompt);
   for (int layer = 0; layer < context.model.config.layers; ++layer) x = forward.Layer(layer, x);
-  const Slice row =
-      builder.NewValue("row", v1::ACTIVATION, options.activation, {1, context.model.config.hidden});
+  const Slice row = builder.NewValue("row", v1::ACTIVATION, options.precisions.activation,
+                                     {1, context.model.config.hidden});
   builder.Compute(Op::kGatherRows, kernels::NoAttrs{}, {x, index, row}, "last position");
   builder.Output(v1::LOGITS, forward.Logits(forward.Hidden(row)), "logits");
 }

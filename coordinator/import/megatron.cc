@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "coordinator/import/megatron_data.h"
@@ -44,6 +45,7 @@ class Importer {
     }
     SetMegatronDefaults(line_, &draft_);
     Complete(context_, &draft_);
+    KeepEndsInBf16();
     return std::move(draft_);
   }
 
@@ -151,6 +153,16 @@ class Importer {
     } else if (flag.name == "fp8-format") {
       draft_.Mapped(setting, value, "train.precision", "fp8",
                     value == "hybrid" ? "" : "gradients are E5M2, as in the hybrid format");
+    } else if (flag.name == "first-last-layers-bf16") {
+      if (!line_.Given("fp8-format"))
+        draft_.Automatic(setting, value, "without --fp8-format nothing is in fp8");
+    } else if (flag.name == "num-layers-at-start-in-bf16" ||
+               flag.name == "num-layers-at-end-in-bf16") {
+      const bool keeps = line_.Given("first-last-layers-bf16") && line_.Given("fp8-format");
+      draft_.Automatic(setting, value,
+                       keeps ? "counted with --first-last-layers-bf16"
+                             : "without effect unless --fp8-format and --first-last-layers-bf16 "
+                               "are given");
     } else if (flag.name == "main-grads-dtype") {
       MainGradients(flag);
     } else if (flag.name == "lr-decay-iters" || flag.name == "train-samples") {
@@ -239,6 +251,19 @@ class Importer {
                     "squares of gradients leave the range of fp16: formats.moments is f32, bf16 "
                     "or int8");
     }
+  }
+
+  // Megatron-LM keeps one layer at each end unless it is told how many.
+  void KeepEndsInBf16() {
+    if (!line_.Given("fp8-format") || !line_.Given("first-last-layers-bf16")) return;
+    std::vector<std::string> ends;
+    for (const auto& [name, end] : {std::pair("num-layers-at-start-in-bf16", "first"),
+                                    std::pair("num-layers-at-end-in-bf16", "last")}) {
+      const std::string count = line_.Given(name) ? line_.Value(name) : "1";
+      if (count != "0") ends.push_back(absl::StrCat(end, " ", count, ": bf16"));
+    }
+    draft_.Mapped("--first-last-layers-bf16", "", "train.precision",
+                  absl::StrCat("{default: fp8, layers: {", absl::StrJoin(ends, ", "), "}}"));
   }
 
   // Of Megatron's own FSDP.

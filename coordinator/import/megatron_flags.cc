@@ -64,6 +64,9 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"fp8-param-gather", kAbsent, "",
        "with fp8 weights are gathered in f32, as their scales follow the f32 weights; "
        "formats.gather: fp8 sends codes in blocks instead, which changes the numbers"},
+      {"first-last-layers-bf16", kMapped, "train.precision.layers", ""},
+      {"num-layers-at-start-in-bf16", kMapped, "train.precision.layers", ""},
+      {"num-layers-at-end-in-bf16", kMapped, "train.precision.layers", ""},
       {"fp8-recipe", kAutomatic, "", "scales are tensorwise: just in time, one a tensor"},
       {"attention-dropout", kAbsent, "", "nothing is dropped"},
       {"hidden-dropout", kAbsent, "", "nothing is dropped"},

@@ -21,6 +21,7 @@ std::string ShapeOf(const v1::JobSpec& spec) {
   shape.mutable_data()->set_tokenizer(spec.data().tokenizer());
   shape.mutable_data()->set_sequence_length(spec.data().sequence_length());
   shape.mutable_train()->set_precision(spec.train().precision());
+  *shape.mutable_train()->mutable_precision_rules() = spec.train().precision_rules();
   return Sha256Hex(shape.SerializeAsString());
 }
 

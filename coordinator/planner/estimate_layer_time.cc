@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/planner/layout_rules_precision.h"
 #include "proto/peak_flops.h"
 
 namespace terrace {
@@ -92,7 +93,7 @@ int64_t AtLeastOne(int64_t size) { return std::max<int64_t>(1, size); }
 LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
                       const ComputeTime& compute, const v1::HardwareProfile& profile) {
   const ModelConfig& config = model.config;
-  const Kernels kernels(layout.precision(), compute, profile);
+  const Kernels kernels(layout.precision(), compute, profile);  // of all but products
   const int64_t tp = layout.tensor_parallel();
   const int64_t tokens = Tokens(model, layout);
   const int64_t q = AtLeastOne(config.heads * config.head_dim / tp);
@@ -126,22 +127,25 @@ LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
       kernels.Light(t * element * (12 * row + (gated ? 5 : 3) * f + turned), kBackwardKernels) +
       time.attention_backward;
   const int64_t hidden = config.hidden, up = (gated ? 2 : 1) * inner;
-  const auto product = [&](int64_t out, int64_t in) {
-    time.forward += kernels.Forward(tokens, out, in);
-    time.backward += kernels.Backward(tokens, out, in);
+  const auto product = [&](const PrecisionShare& of, int64_t out, int64_t in) {
+    const Kernels products(std::string(of.precision), compute, profile);
+    time.forward += of.share * products.Forward(tokens, out, in);
+    time.backward += of.share * products.Backward(tokens, out, in);
   };
-  product(q + 2 * kv, hidden);
-  product(hidden, q);
-  product(up, hidden);
-  product(hidden, inner);
+  for (const PrecisionShare& of : AttentionShares(layout)) {
+    product(of, q + 2 * kv, hidden);
+    product(of, hidden, q);
+  }
+  for (const PrecisionShare& of : MlpShares(layout)) {
+    product(of, up, hidden);
+    product(of, hidden, inner);
+  }
   return time;
 }
 
 double HeadSeconds(const EstimateModel& model, const v1::Layout& layout, const ComputeTime& compute,
                    const v1::HardwareProfile& profile) {
-  // The head stays in bf16 where products are fp8.
-  const Kernels kernels(layout.precision() == "fp8" ? "bf16" : layout.precision(), compute,
-                        profile);
+  const Kernels kernels(std::string(HeadPrecision(layout)), compute, profile);
   const int64_t tokens = Tokens(model, layout);
   const int64_t vocabulary = AtLeastOne(model.config.vocabulary / layout.tensor_parallel());
   // Logits and their gradients: written, read by the loss, read by both products.

@@ -286,7 +286,7 @@ int64_t Part(double share, int64_t bytes) {
 }
 
 int64_t InWeights(const v1::Layout& layout, int64_t bytes) {
-  return bytes / kF32Bytes * WeightBytes(layout);
+  return static_cast<int64_t>(static_cast<double>(bytes / kF32Bytes) * WeightBytes(layout));
 }
 
 int64_t InMasters(const v1::Layout& layout, int64_t bytes) {

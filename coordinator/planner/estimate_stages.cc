@@ -6,6 +6,7 @@
 #include <string>
 
 #include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/layout_rules_precision.h"
 
 namespace terrace {
 
@@ -15,15 +16,15 @@ int64_t ElementBytes(const v1::Layout& layout) {
 
 namespace {
 
-double BytesIn(const kernels::FormatRow* format, int64_t otherwise) {
+double BytesIn(const kernels::FormatRow* format, double otherwise) {
   constexpr double kBits = 8;
-  return format == nullptr ? static_cast<double>(otherwise) : format->BitsAnElement() / kBits;
+  return format == nullptr ? otherwise : format->BitsAnElement() / kBits;
 }
 
 }  // namespace
 
 double WaitingBytes(const v1::Layout& layout) {
-  return BytesIn(ActivationFormat(layout), ElementBytes(layout));
+  return BytesIn(ActivationFormat(layout), static_cast<double>(ElementBytes(layout)));
 }
 
 double GatheredBytes(const v1::Layout& layout) {
@@ -33,15 +34,17 @@ double GatheredBytes(const v1::Layout& layout) {
 double DecodedTraffic(const v1::Layout& layout) {
   if (GatherFormat(layout) == nullptr) return 0;
   const double runs = static_cast<double>(RunsOf(layout)) / layout.micro_batches();
-  return 2 * runs * (GatheredBytes(layout) + static_cast<double>(WeightBytes(layout)));
+  return 2 * runs * (GatheredBytes(layout) + WeightBytes(layout));
 }
 
 int64_t MasterBytes(const v1::Layout& layout) {
   return layout.stochastic_rounding() ? 2 : kF32Bytes;
 }
 
-int64_t WeightBytes(const v1::Layout& layout) {
-  return RoundsWeights(layout) ? 2 : MasterBytes(layout);
+double WeightBytes(const v1::Layout& layout) {
+  constexpr double kRoundedBytes = 2;
+  const double rounded = RoundedShare(layout);
+  return rounded * kRoundedBytes + (1 - rounded) * static_cast<double>(MasterBytes(layout));
 }
 
 int64_t GradientBytes(const v1::Layout& layout) {
@@ -52,9 +55,7 @@ double MasterShare(const v1::Layout& layout) {
   return static_cast<double>(MasterBytes(layout)) / kF32Bytes;
 }
 
-double WeightShare(const v1::Layout& layout) {
-  return static_cast<double>(WeightBytes(layout)) / kF32Bytes;
-}
+double WeightShare(const v1::Layout& layout) { return WeightBytes(layout) / kF32Bytes; }
 
 double GradientShare(const v1::Layout& layout) {
   return static_cast<double>(GradientBytes(layout)) / kF32Bytes;

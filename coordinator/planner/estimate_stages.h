@@ -21,7 +21,7 @@ inline constexpr int64_t kF32Bytes = 4;
 // Of the weights that the optimizer updates, and of those that passes read: norms and biases are
 // few.
 int64_t MasterBytes(const v1::Layout& layout);
-int64_t WeightBytes(const v1::Layout& layout);
+double WeightBytes(const v1::Layout& layout);
 // Of gradients, those of norms and biases likewise left out.
 int64_t GradientBytes(const v1::Layout& layout);
 // The same, relative to f32.

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/layout_rules_precision.h"
 #include "kernels/gemm_workspace.h"
 #include "kernels/op.h"
 #include "proto/op_workspace.h"
@@ -24,16 +25,23 @@ struct Arithmetic {
   kernels::MatmulPrecision head = kernels::MatmulPrecision::kF32;
 };
 
+kernels::MatmulPrecision ProductOf(std::string_view precision) {
+  using kernels::MatmulPrecision;
+  if (precision == "bf16") return MatmulPrecision::kBF16;
+  if (precision == "fp8") return MatmulPrecision::kFP8;
+  return precision == "fp16" ? MatmulPrecision::kF16 : MatmulPrecision::kF32;
+}
+
 Arithmetic ArithmeticOf(const v1::Layout& layout) {
   using kernels::DType;
   using kernels::MatmulPrecision;
   const std::string& precision = layout.precision();
-  if (precision == "bf16") {
-    return {DType::kBF16, MatmulPrecision::kBF16, MatmulPrecision::kBF16};
-  }
-  if (precision == "fp8") return {DType::kBF16, MatmulPrecision::kFP8, MatmulPrecision::kBF16};
-  if (precision == "fp16") return {DType::kF16, MatmulPrecision::kF16, MatmulPrecision::kF16};
-  return {};
+  const MatmulPrecision head = ProductOf(HeadPrecision(layout));
+  // Of single layers' precisions that with the most scratch: fp8 scales both operands.
+  const MatmulPrecision layers =
+      ComputesIn(layout, "fp8") ? MatmulPrecision::kFP8 : ProductOf(precision);
+  if (precision == "bf16" || precision == "fp8") return {DType::kBF16, layers, head};
+  return {precision == "fp16" ? DType::kF16 : DType::kF32, layers, head};
 }
 
 kernels::TensorShape Matrix(kernels::DType type, int64_t rows, int64_t columns) {

@@ -9,6 +9,7 @@
 #include "coordinator/planner/estimate_stages.h"
 #include "coordinator/planner/fit.h"
 #include "coordinator/planner/layout_rules.h"
+#include "coordinator/planner/layout_rules_precision.h"
 
 namespace terrace {
 namespace {
@@ -24,10 +25,10 @@ constexpr uint32_t kInterleaveMax = 8;
 constexpr int64_t kChunksMax = 256;
 
 // What the spec and the budget say of every layout.
-v1::Layout Pinned(const v1::JobSpec& spec, const Budget& budget) {
+v1::Layout Pinned(const v1::JobSpec& spec, int64_t layers, const Budget& budget) {
   const v1::LayoutSpec& pinned = spec.layout();
   v1::Layout layout;
-  layout.set_precision(spec.train().precision());
+  SetPrecisions(spec.train(), layers, &layout);
   layout.set_stochastic_rounding(spec.train().optimizer().stochastic_rounding());
   layout.set_bucket_bytes(pinned.bucket_bytes() > 0 ? pinned.bucket_bytes() : kDefaultBucketBytes);
   layout.set_ranks(budget.ranks);
@@ -75,7 +76,7 @@ class Walk {
     if (!batch.ok()) return Refuse(batch.status());
     const auto micro_batches = MicroBatches(pinned_, *batch);
     if (!micro_batches.ok()) return Refuse(micro_batches.status());
-    v1::Layout layout = Pinned(spec_, budget_);
+    v1::Layout layout = Pinned(spec_, model_.config.layers, budget_);
     layout.set_data_parallel(static_cast<uint32_t>(degrees.dp));
     layout.set_tensor_parallel(static_cast<uint32_t>(degrees.tp));
     layout.set_pipeline_parallel(static_cast<uint32_t>(degrees.pp));

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "coordinator/planner/catalogue.h"
 #include "coordinator/planner/degrees.h"
 #include "coordinator/planner/estimate_length.h"
+#include "coordinator/planner/layout_rules_precision.h"
 #include "coordinator/prepare/search_choice.h"
 #include "coordinator/prepare/search_trial.h"
 
@@ -191,8 +193,13 @@ class LayoutSearch {
 };
 
 // A GPU that the catalogue lacks is not judged here: the worker knows what it can do.
-absl::Status CheckPrecision(const v1::JobSpec& spec, const Budget& budget) {
-  if (spec.train().precision() != "fp8" || budget.device != "cuda") return absl::OkStatus();
+absl::Status CheckPrecision(const v1::JobSpec& spec, int64_t layers, const Budget& budget) {
+  const v1::TrainSpec& train = spec.train();
+  const std::vector<std::string> problems = PrecisionProblems(train, layers);
+  if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+  const bool some = std::any_of(train.precision_rules().begin(), train.precision_rules().end(),
+                                [](const auto& rule) { return rule.precision() == "fp8"; });
+  if ((train.precision() != "fp8" && !some) || budget.device != "cuda") return absl::OkStatus();
   const v1::HardwareProfile& profile = budget.profile;
   auto device = FindDevice(profile.name());
   if (!device.ok()) device = FindDriverDevice(profile.name(), profile.device_memory_bytes());
@@ -208,7 +215,7 @@ absl::Status CheckPrecision(const v1::JobSpec& spec, const Budget& budget) {
 absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& model,
                                        const Budget& given, const SearchOptions& options,
                                        SearchCost* cost) {
-  RETURN_IF_ERROR(CheckPrecision(spec, given));
+  RETURN_IF_ERROR(CheckPrecision(spec, model.config.layers, given));
   Budget budget = given;
   budget.external_bytes = ExternalBytes(given);
   SearchCost own;

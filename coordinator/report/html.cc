@@ -72,7 +72,7 @@ std::string LayoutSection(const Prepared& prepared) {
       {"batch", absl::StrCat(layout.micro_batches(), " micro-batches of ", layout.micro_batch(),
                              " x ", Grouped(plan.model().sequence_length()), " tokens a rank, ",
                              Grouped(tokens), " tokens a step")});
-  table.Add({"precision", EscapeXml(layout.precision())});
+  table.Add({"precision", EscapeXml(PrecisionText(layout))});
   std::string rests;
   const auto rest = [&rests](const char* name, const v1::TierShares& shares) {
     if (shares.host() == 0 && shares.nvme() == 0) return;

@@ -16,19 +16,20 @@ namespace terrace {
 
 enum class KeyKind {
   kString,
-  kPath,         // a string, made absolute against the spec's folder
-  kPathOrWord,   // one of `choices` as it is, or a path
-  kPaths,        // one path or a list of paths
-  kChoice,       // one of `choices`
-  kChoices,      // a list of them
-  kBoolean,      // true or false; the field gets 1 or 0
-  kInteger,      // in [low, high]
-  kIntegers,     // a list of them
-  kReal,         // in [low, high]
-  kBytes,        // 1073741824, 80GiB, 512MiB, 16KiB, ... in [low, high]
-  kBetas,        // a list of two numbers in [0, 1)
-  kNodes,        // N or MIN:MAX
-  kShares,       // a tier, or a mapping from tiers to parts in [0, 1] that sum to 1
+  kPath,        // a string, made absolute against the spec's folder
+  kPathOrWord,  // one of `choices` as it is, or a path
+  kPaths,       // one path or a list of paths
+  kChoice,      // one of `choices`
+  kChoices,     // a list of them
+  kBoolean,     // true or false; the field gets 1 or 0
+  kInteger,     // in [low, high]
+  kIntegers,    // a list of them
+  kReal,        // in [low, high]
+  kBytes,       // 1073741824, 80GiB, 512MiB, 16KiB, ... in [low, high]
+  kBetas,       // a list of two numbers in [0, 1)
+  kNodes,       // N or MIN:MAX
+  kShares,      // a tier, or a mapping from tiers to parts in [0, 1] that sum to 1
+  kPrecision,  // one of `choices`, or a mapping of "default" and "layers" (proto/precision_place.h)
   kModelConfig,  // preset name, path of a config.json, or the config itself as a mapping
 };
 

@@ -193,7 +193,7 @@ std::vector<SpecKey> TrainingKeys() {
        "",
        "Largest global gradient norm; 0: no clipping"},
       {"train.precision",
-       kChoice,
+       kPrecision,
        "bf16",
        false,
        0,
@@ -207,7 +207,9 @@ std::vector<SpecKey> TrainingKeys() {
        "tf32: all in fp32, but products on tensor cores that read 10 bits of its fraction (GPUs; "
        "the CPU computes in fp32); fp8: as bf16, but products of linear layers with operands of 8 "
        "bits (E4M3, gradients E5M2), scaled by their own largest magnitude (GPUs of compute "
-       "capability 8.9 or later; the CPU computes the same numbers, no faster than bf16)"},
+       "capability 8.9 or later; the CPU computes the same numbers, no faster than bf16). "
+       "As {default: fp8, layers: {first 1: bf16, last 1: bf16}}: another precision for the "
+       "products of single layers or modules (docs/layouts.md)"},
       {"train.loss_scale.fixed",
        kReal,
        "0",

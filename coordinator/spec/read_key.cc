@@ -177,6 +177,8 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       return ReadBetas(key, value, spec);
     case KeyKind::kShares:
       return ReadShares(key, value, spec);
+    case KeyKind::kPrecision:
+      return ReadPrecision(key, value, spec);
     case KeyKind::kNodes:
       return ReadNodes(key, value, spec);
     case KeyKind::kModelConfig:

@@ -53,6 +53,11 @@ class SpecReader {
   void ReadShares(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   bool ReadShare(const SpecKey& key, const YAML::Node& tier, const YAML::Node& part,
                  v1::TierShares* shares);
+  // read_precision.cc
+  void ReadPrecision(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadPrecisionRule(const SpecKey& key, const YAML::Node& where, const YAML::Node& value,
+                         v1::TrainSpec* train);
+  // read_key.cc
   void ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   std::string Absolute(const std::string& path) const;

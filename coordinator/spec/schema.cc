@@ -32,6 +32,13 @@ Json Shares(const SpecKey& key) {
   return {{"anyOf", {Choice(key), parts}}};
 }
 
+Json Precision(const SpecKey& key) {
+  Json parts = {{"type", "object"}, {"additionalProperties", false}};
+  parts["properties"]["default"] = Choice(key);
+  parts["properties"]["layers"] = {{"type", "object"}, {"additionalProperties", Choice(key)}};
+  return {{"anyOf", {Choice(key), parts}}};
+}
+
 Json KeySchema(const SpecKey& key) {
   switch (key.kind) {
     case KeyKind::kString:
@@ -58,6 +65,8 @@ Json KeySchema(const SpecKey& key) {
                 {{"type", "string"}, {"pattern", "^[0-9._eE+]+ ?([KMGTP]i?)?B$"}}}}};
     case KeyKind::kShares:
       return Shares(key);
+    case KeyKind::kPrecision:
+      return Precision(key);
     case KeyKind::kBetas:
       return {{"type", "array"},
               {"minItems", 2},

@@ -108,7 +108,15 @@ void ValidateLossScale(SpecReader& reader, const v1::JobSpec& spec) {
 
 void ValidateRounding(SpecReader& reader, const v1::TrainSpec& train) {
   const std::string& precision = train.precision();
-  if (!train.optimizer().stochastic_rounding() || precision == "bf16" || precision == "fp8") return;
+  if (!train.optimizer().stochastic_rounding()) return;
+  for (const v1::PrecisionRule& rule : train.precision_rules()) {
+    if (rule.precision() != "fp32" && rule.precision() != "tf32") continue;
+    reader.Problem(absl::StrCat("train.precision.layers.", rule.where()), rule.precision(),
+                   "bf16 or fp8 with train.optimizer.stochastic_rounding, which keeps no weights "
+                   "in fp32",
+                   "bf16");
+  }
+  if (precision == "bf16" || precision == "fp8") return;
   reader.Problem("train.optimizer.stochastic_rounding", "true",
                  absl::StrCat("false with train.precision ", precision,
                               ", whose products would read weights rounded to bf16"),

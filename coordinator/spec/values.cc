@@ -139,6 +139,8 @@ std::string RuleText(const SpecKey& key) {
                           BoundText(key, key.high));
     case KeyKind::kShares:
       return absl::StrCat(choices, ", or a mapping from them to parts that sum to 1");
+    case KeyKind::kPrecision:
+      return absl::StrCat(choices, ", or a mapping with default and layers");
     case KeyKind::kModelConfig:
       return "a preset name, a path or a mapping";
     default:

@@ -143,11 +143,10 @@ v1::Layout LayoutOf(const JobShape& shape) {
 
 absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden,
                                                   const std::string& precision) {
-  ASSIGN_OR_RETURN(const v1::Program program, CompileInfer({.model = &golden.model,
-                                                            .job = "numerics",
-                                                            .sequence_length = golden.length,
-                                                            .precision = precision,
-                                                            .threads = 2}));
+  InferInput input = {
+      .model = &golden.model, .job = "numerics", .sequence_length = golden.length, .threads = 2};
+  input.precisions.set_precision(precision);
+  ASSIGN_OR_RETURN(const v1::Program program, CompileInfer(input));
   RETURN_IF_ERROR(CheckProgram(program));
   ASSIGN_OR_RETURN(const ProgramMemory memory, ProgramMemory::Reserve(program, 1));
   const SystemClock clock;

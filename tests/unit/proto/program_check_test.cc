@@ -26,8 +26,9 @@ TEST(ProgramCheckTest, WhatTheCompilerMakesPasses) {
   }
   for (const std::string& family : Families()) {
     const Model model = TinyModel(family);
-    const auto infer =
-        CompileInfer({.model = &model, .job = "j", .sequence_length = 12, .precision = "bf16"});
+    InferInput input = {.model = &model, .job = "j", .sequence_length = 12};
+    input.precisions.set_precision("bf16");
+    const auto infer = CompileInfer(input);
     ASSERT_TRUE(infer.ok()) << infer.status();
     EXPECT_TRUE(CheckProgram(*infer).ok()) << family << ": " << CheckProgram(*infer);
   }

@@ -46,6 +46,15 @@ TEST(SpecChangesTest, AnotherScheduleIsToldAndBreaksNothing) {
   EXPECT_EQ(DescribeChanges(changes, true), "");
 }
 
+TEST(SpecChangesTest, AnotherPrecisionOfALayerIsTold) {
+  v1::JobSpec now = Spec();
+  v1::PrecisionRule* rule = now.mutable_train()->add_precision_rules();
+  rule->set_where("first 1");
+  rule->set_precision("bf16");
+  EXPECT_EQ(DescribeChanges(SpecChanges(Spec(), now), false),
+            "train.precision.layers from [] to [first 1: bf16]");
+}
+
 TEST(SpecChangesTest, AnotherModelOrOtherSamplesAreNoContinuation) {
   v1::JobSpec now = Spec();
   now.mutable_model()->set_config_json(R"({"n_embd": 64, "rope_theta": 1e4})");

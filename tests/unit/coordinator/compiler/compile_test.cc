@@ -25,8 +25,9 @@ TEST(CompileTest, EveryFamilyAndLayoutPassesTheChecker) {
 TEST(CompileTest, InferProgramsPassTheCheckerAndHoldWeightsOnly) {
   for (const std::string& family : Families()) {
     const Model model = TinyModel(family);
-    const auto program = CompileInfer(
-        {.model = &model, .job = "tiny", .sequence_length = 12, .precision = "bf16", .threads = 2});
+    InferInput input = {.model = &model, .job = "tiny", .sequence_length = 12, .threads = 2};
+    input.precisions.set_precision("bf16");
+    const auto program = CompileInfer(input);
     ASSERT_TRUE(program.ok()) << program.status();
     EXPECT_EQ(CheckProgram(*program), absl::OkStatus()) << family;
     ASSERT_EQ(program->sequences_size(), 1);

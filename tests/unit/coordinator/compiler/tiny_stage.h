@@ -46,7 +46,7 @@ class TinyStage {
   ForwardOptions Options() const {
     return {.batch = 2,
             .sequence = sequence,
-            .activation = activation,
+            .precisions = {.activation = activation},
             .for_backward = true,
             .rope_table = rope_table};
   }

@@ -270,6 +270,20 @@ TEST(MegatronTest, NumbersLeftOutAreMegatrons) {
   EXPECT_EQ(settings.at("--lr-decay-iters").fate, Fate::kAbsent);
 }
 
+TEST(MegatronTest, LayersAtTheEndsStayInBf16) {
+  const auto import = [](const std::string& line) { return Import(line, {.model = "gpt2"}); };
+  const std::string fp8 = "--bf16 --fp8-format hybrid --first-last-layers-bf16 ";
+  EXPECT_EQ(import(fp8).Get("train.precision"),
+            "{default: fp8, layers: {first 1: bf16, last 1: bf16}}");
+  const SpecDraft more =
+      import(fp8 + "--num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 3");
+  EXPECT_EQ(more.Get("train.precision"), "{default: fp8, layers: {last 3: bf16}}");
+  EXPECT_EQ(ByName(more).at("--num-layers-at-end-in-bf16").fate, Fate::kAutomatic);
+  const SpecDraft without = import("--bf16 --first-last-layers-bf16");
+  EXPECT_EQ(without.Get("train.precision"), "bf16");
+  EXPECT_THAT(ByName(without).at("--first-last-layers-bf16").note, HasSubstr("nothing is in fp8"));
+}
+
 TEST(MegatronTest, MomentsHaveOneFormat) {
   const auto import = [](const std::string& first, const std::string& second) {
     return Import("--use-precision-aware-optimizer --exp-avg-dtype " + first +
