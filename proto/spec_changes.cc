@@ -52,6 +52,7 @@ constexpr Watched kWatched[] = {
     {"train.optimizer.weight_decay", false},
     {"train.optimizer.stochastic_rounding", false},
     {"formats.gradient", false, false, "f32"},
+    {"formats.reduce", false, false, "formats.gradient"},
     {"formats.moments", false, false, "f32"},
     {"formats.activation", false},
     {"formats.gather", false},
@@ -131,6 +132,17 @@ void CompareConfigs(const std::string& then_text, const std::string& now_text,
 }
 
 }  // namespace
+
+void PinFormats(const v1::Layout& layout, v1::JobSpec* spec) {
+  v1::FormatSpec& formats = *spec->mutable_formats();
+  formats.set_gradient(layout.gradient_format());
+  // Where it is named it says more than how gradients are stored.
+  const bool sent_alike = layout.reduce_format() == layout.gradient_format();
+  formats.set_reduce(sent_alike ? "" : layout.reduce_format());
+  formats.set_moments(layout.moments_format());
+  formats.set_activation(layout.activation_format());
+  formats.set_gather(layout.gather_format());
+}
 
 std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& now) {
   std::vector<SpecChange> changes;

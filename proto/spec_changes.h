@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "proto/v1/job.pb.h"
+#include "proto/v1/plan.pb.h"
 
 namespace terrace {
 
@@ -22,6 +23,10 @@ struct SpecChange {
   // no continuation.
   bool breaks = false;
 };
+
+// Pins the formats that change the numbers to those of the layout that was chosen, so that the
+// checkpoint of a job whose spec left a choice (formats.allow) tells what its numbers came from.
+void PinFormats(const v1::Layout& layout, v1::JobSpec* spec);
 
 std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& now);
 

@@ -7,6 +7,7 @@
 #include "coordinator/jobs/reconciler.h"
 #include "coordinator/planner/layout_rules.h"
 #include "proto/grid.h"
+#include "proto/spec_changes.h"
 
 // One pass: observe, stop, plan, go down the ladder, place, answer, write.
 namespace terrace {
@@ -196,6 +197,7 @@ v1::CoordinatorMessage Reconciler::StartMessage(const v1::Job& job, const Action
     config->set_device(placed.device());
     config->set_threads(job.plan().layout().threads_per_rank());
     *config->mutable_spec() = job.spec();
+    PinFormats(job.plan().layout(), config->mutable_spec());
     if (!job.plan().layout().device().empty()) {  // what "auto" has come to
       config->mutable_spec()->mutable_resources()->set_device(job.plan().layout().device());
     }

@@ -33,8 +33,13 @@ absl::StatusOr<std::optional<v1::JobSpec>> SpecOf(const std::string& checkpoint)
 // before. So a later epoch takes only what the job itself can have written.
 absl::StatusOr<bool> IsOwn(const std::string& checkpoint, const v1::JobSpec& spec, int64_t epoch) {
   if (epoch <= 1) return false;
-  ASSIGN_OR_RETURN(const std::optional<v1::JobSpec> then, SpecOf(checkpoint));
-  return then && then->name() == spec.name() && SpecChanges(*then, spec).empty();
+  ASSIGN_OR_RETURN(std::optional<v1::JobSpec> then, SpecOf(checkpoint));
+  if (!then || then->name() != spec.name()) return false;
+  // On other nodes the job may have come to other formats.
+  v1::JobSpec now = spec;
+  then->clear_formats();
+  now.clear_formats();
+  return SpecChanges(*then, now).empty();
 }
 
 absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec, ResumePoint* point) {

@@ -55,6 +55,23 @@ TEST(SpecChangesTest, AnotherPrecisionOfALayerIsTold) {
             "train.precision.layers from [] to [first 1: bf16]");
 }
 
+TEST(SpecChangesTest, FormatsThatWereChosenAreToldAsThoseThatWereAskedFor) {
+  v1::JobSpec open = Spec();
+  open.mutable_formats()->mutable_allow()->set_moments("int8");
+  v1::Layout layout;
+  layout.set_gradient_format("f32");
+  layout.set_reduce_format("f32");
+  v1::JobSpec then = open, now = open;
+  PinFormats(layout, &then);
+  EXPECT_TRUE(SpecChanges(open, then).empty()) << "nothing was chosen";
+  layout.set_moments_format("int8");
+  layout.set_reduce_format("bf16");
+  PinFormats(layout, &now);
+  EXPECT_EQ(DescribeChanges(SpecChanges(then, now), false),
+            "formats.reduce from formats.gradient to bf16, formats.moments from f32 to int8");
+  EXPECT_EQ(DescribeChanges(SpecChanges(then, now), true), "");
+}
+
 TEST(SpecChangesTest, AnotherModelOrOtherSamplesAreNoContinuation) {
   v1::JobSpec now = Spec();
   now.mutable_model()->set_config_json(R"({"n_embd": 64, "rope_theta": 1e4})");

@@ -126,6 +126,7 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
     layout.set_device(spec.resources().device());
     layout.set_threads_per_rank(budget.threads_per_rank);
     layout.set_micro_batch(4);
+    layout.set_moments_format(spec.formats().allow().moments());
     layout.set_tensor_parallel(std::max<uint32_t>(1, spec.layout().tp()));
     layout.set_pipeline_parallel(std::max<uint32_t>(1, spec.layout().pp()));
     layout.set_data_parallel(layout.ranks() /

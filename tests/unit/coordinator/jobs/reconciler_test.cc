@@ -140,6 +140,18 @@ TEST_F(ReconcilerTest, EachRankIsToldTheProgramOfItsStage) {
   }
 }
 
+TEST_F(ReconcilerTest, RanksAreToldTheFormatsThatWereChosen) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  v1::JobSpec spec = Spec("a");
+  spec.mutable_formats()->mutable_allow()->set_moments("int8");
+  spec.mutable_formats()->mutable_allow()->set_activation("fp8");
+  const std::string id = Submit(spec);
+  const v1::FormatSpec& formats = w0.received.back().start().ranks(0).spec().formats();
+  EXPECT_EQ(formats.moments(), "int8");
+  EXPECT_EQ(formats.activation(), "");
+  EXPECT_EQ(JobNow(id).spec().formats().moments(), "") << "another plan may choose another";
+}
+
 TEST_F(ReconcilerTest, AJobSubmittedBeforeAnyWorkerWaitsAndIsPlannedWhenOneComes) {
   const std::string id = Submit(Spec("a"));
   EXPECT_EQ(JobNow(id).state(), v1::QUEUED);

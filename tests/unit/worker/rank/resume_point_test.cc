@@ -83,6 +83,9 @@ TEST_F(ResumePointTest, NeverRefusesWhatIsThereButNotWhatTheJobItselfWrote) {
   EXPECT_THAT(Refusal(2), HasSubstr("checkpoint.resume: got never"))
       << "the first epoch may have broken before it looked";
   spec_.mutable_train()->mutable_optimizer()->set_lr(0);
+  spec_.mutable_formats()->set_moments("int8");
+  EXPECT_THAT(FindResumePoint(spec_, 2).value().remarks,
+              ElementsAre(HasSubstr("formats.moments from f32 to int8")));
   spec_.set_name("another");
   EXPECT_THAT(Refusal(2), HasSubstr("checkpoint.resume: got never"));
 }
