@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Activations that wait for the backward pass in 8 bits (`formats.activation`): the loss falls as with 16, a plan names the format and
-counts its bytes, a job does the same on the host, and what cannot be is refused in a sentence."""
+counts its bytes, a job does the same on the host, and what cannot be is refused in a sentence. What is killed goes on to the bit, with
+gathers in 8 bits (`formats.gather`) too, and a job that goes on with other formats says so."""
 import json
+import os
+import signal
 import unittest
 
-from support import INVALID_INPUT, LLAMA, RESOURCES, TerraceTest
+from support import INVALID_INPUT, LLAMA, OK, RESOURCES, TerraceTest
 
 CONSTANT = {"train.schedule": {"name": "constant"}}
 DEEP = {"model.config": {**LLAMA, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 8, "head_dim": 32,
                          "max_position_embeddings": 1024},
         "train.precision": "bf16"}
+
+# In which activations are most of the memory.
+BATCHES = {**DEEP, "data.sequence_length": 512, "train.global_batch": 8, "layout.micro_batch": 8, "layout.recompute": "none",
+           "resources.host_memory": "1MiB"}
 
 
 class ActivationsTest(TerraceTest):
@@ -34,6 +41,26 @@ class ActivationsTest(TerraceTest):
                             "resources.host_memory": "256MiB"}, 6)
         self.assertEqual(away, here)
 
+    def test_a_job_whose_rank_is_killed_goes_on_to_the_bit(self):
+        steps = 160  # a fast machine has not done them when the rank is killed
+        for formats in ({"formats.activation": "fp8"},
+                        {"formats.gather": "int8", "layout": {"zero": 3}, "resources.devices_per_node": 2}):
+            with self.subTest(**formats):
+                changes = {**DEEP, "train.steps": steps, "checkpoint.every_steps": 40, "checkpoint.keep": 0, **formats}
+                job, other = self.job(changes), self.job(changes)
+                running = self.start("run", job, "-o", "json")
+                running.wait_for_step(45)
+                os.kill(self.rank_pids()[-1], signal.SIGKILL)
+                result = running.wait()
+                self.assertEqual(result.code, OK, str(result))
+                self.assertIn("RECOVERING", [event["state"] for event in result.events("state")])
+                expected = self.train(other)
+                self.assertEqual(result.losses, {step: expected.losses[step] for step in result.losses})
+                self.assertEqual(max(result.losses), steps)
+                for name in ("model.safetensors", "optimizer.safetensors"):
+                    ended, whole = (self.checkpoints(one)[-1] / name for one in (job, other))
+                    self.assertEqual(ended.read_bytes(), whole.read_bytes(), name)
+
     def test_a_plan_names_the_format_and_counts_its_bytes(self):
         largest = {}
         for name in ("", "fp8", "int8"):
@@ -48,12 +75,14 @@ class ActivationsTest(TerraceTest):
         self.assertLess(largest["fp8"], 0.75 * largest[""])
         self.assertEqual(largest["fp8"], largest["int8"])
 
+    def arena_bytes(self, changes):
+        """And what is outside of the arena, of one rank."""
+        plan = json.loads(self.terrace("plan", self.job({**BATCHES, **changes}), "-o", "json").out)
+        memory = plan["memory"]["stages"][0] if "stages" in plan["memory"] else plan["memory"][0]
+        return int(memory["arena_bytes"]) + int(memory["external_bytes"])
+
     def test_a_plan_takes_what_is_allowed_where_nothing_fits_without(self):
-        changes = {**DEEP, "data.sequence_length": 512, "train.global_batch": 8, "layout.micro_batch": 8, "layout.recompute": "none",
-                   "resources.host_memory": "1MiB"}
-        pinned = json.loads(self.terrace("plan", self.job({**changes, "formats.activation": "fp8"}), "-o", "json").out)
-        memory = pinned["memory"]["stages"][0] if "stages" in pinned["memory"] else pinned["memory"][0]
-        changes["resources.device_memory"] = int(memory["arena_bytes"]) + int(memory["external_bytes"])
+        changes = {**BATCHES, "resources.device_memory": self.arena_bytes({"formats.activation": "fp8"})}
         self.refused(self.terrace("plan", self.job(changes), code=RESOURCES), "per rank")
         allowed = {**changes, "formats.allow": {"activation": "fp8", "moments": "bf16"}}
         layout = json.loads(self.terrace("plan", self.job(allowed), "-o", "json").out)["layout"]
@@ -72,6 +101,18 @@ class ActivationsTest(TerraceTest):
         result = self.train(self.job({**DEEP, **CONSTANT, "train.steps": 3, "checkpoint.directory": directory,
                                       "formats.activation": "fp8"}))
         self.assertIn("formats.activation", result.out + result.err)
+
+    def test_a_job_that_comes_to_another_format_on_other_devices_says_so(self):
+        small = self.arena_bytes({"formats.activation": "fp8"})
+        changes = {**BATCHES, "formats.allow": {"activation": "fp8"}, "checkpoint.directory": str(self.folder / "chosen")}
+        said = []
+        for steps, memory in ((1, {}), (2, {"resources.device_memory": small}), (3, {"resources.device_memory": small}), (4, {})):
+            result = self.train(self.job({**changes, "train.steps": steps, **memory}))
+            said.append(" ".join(event["text"] for event in result.events("warning")))
+        self.assertNotIn("formats", said[0])
+        self.assertIn("formats.activation from nothing to fp8", said[1])
+        self.assertNotIn("formats", said[2])
+        self.assertIn("formats.activation from fp8 to nothing", said[3])
 
 
 if __name__ == "__main__":
