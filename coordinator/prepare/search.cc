@@ -96,11 +96,12 @@ class LayoutSearch {
     wide_ = *std::move(all);
     Count(wide_);
     RETURN_IF_ERROR(TryKinds(seconds_max));
-    if (options_.first_fit) return absl::OkStatus();
+    if (options_.first_fit && (trial_.fits() || !options_.last_resorts)) return absl::OkStatus();
     if (!trial_.fits()) {
       RETURN_IF_ERROR(trial_.TryInTurn(All(wide_.plainer), kPlainerInstructionsMax));
       RETURN_IF_ERROR(TryAcrossNodes(search));
     }
+    if (options_.first_fit) return absl::OkStatus();
     if (trial_.fits() && OffersTiers(spec_)) {
       RETURN_IF_ERROR(trial_.TryPromising(OfKind(wide_.plainer, LayoutKind::kOnTiers),
                                           kPromisingInstructionsMax));

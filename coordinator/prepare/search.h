@@ -45,6 +45,8 @@ struct SearchOptions {
   // them would cost too much to compile. false: it compares several that fit, and compiles one
   // layout in any case.
   bool first_fit = false;
+  // With `first_fit`: also what is tried where nothing else fits.
+  bool last_resorts = false;
   int64_t instructions_max = kUnfitInstructionsMax;
   InTime in_time = {};
 };

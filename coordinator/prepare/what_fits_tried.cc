@@ -110,13 +110,13 @@ struct Answer {
 };
 
 // The best layout of the spec that fits. What the closed form calls hopeless is not compiled.
-Answer BestThatFits(const v1::JobSpec& spec, const Budget& budget, int64_t instructions_max,
+Answer BestThatFits(const v1::JobSpec& spec, const Budget& budget, SearchOptions options,
                     Cost* cost) {
   if (!Hopeful(spec, budget, cost)) return {};
   const absl::StatusOr<Model> model = ReadModel(spec);
   if (!model.ok()) return {};
-  const SearchOptions options = {
-      .first_fit = true, .instructions_max = instructions_max, .in_time = cost->limits.in_time};
+  options.first_fit = true;
+  options.in_time = cost->limits.in_time;
   absl::StatusOr<Searched> searched = SearchLayouts(spec, *model, budget, options, &cost->spent);
   if (absl::IsDeadlineExceeded(searched.status())) return {.tried = Extent::kNot, .fitting = {}};
   if (!searched.ok()) return {};  // no layout respects the change
@@ -182,6 +182,14 @@ std::vector<std::string> WordsOf(const v1::JobSpec& spec, const Variation& varia
   return words;
 }
 
+bool HasNvme(const v1::JobSpec& spec) { return spec.resources().nvme().paths_size() > 0; }
+
+bool UsesNvme(const v1::Offload& offload) {
+  const auto on_nvme = [](const v1::TierShares& shares) { return shares.nvme() > 0; };
+  return on_nvme(offload.parameter()) || on_nvme(offload.gradient()) ||
+         on_nvme(offload.optimizer()) || on_nvme(offload.activation());
+}
+
 // Only what the spec pins or does not offer is a change.
 bool IsWithin(const v1::JobSpec& spec, const Variation& variation, const v1::Layout& layout) {
   v1::LayoutSpec pinned = variation.spec.layout();
@@ -192,11 +200,7 @@ bool IsWithin(const v1::JobSpec& spec, const Variation& variation, const v1::Lay
     return false;
   }
   if (!layout.has_offload() || spec.layout().has_offload()) return true;
-  const v1::Offload& offload = layout.offload();
-  const auto on_nvme = [](const v1::TierShares& shares) { return shares.nvme() > 0; };
-  const bool nvme = on_nvme(offload.parameter()) || on_nvme(offload.gradient()) ||
-                    on_nvme(offload.optimizer()) || on_nvme(offload.activation());
-  return nvme ? spec.resources().nvme().paths_size() > 0 : OffersTiers(spec);
+  return UsesNvme(layout.offload()) ? HasNvme(spec) : OffersTiers(spec);
 }
 
 Change ChangeOf(const v1::JobSpec& spec, const Variation& variation, Evaluated fitting) {
@@ -275,7 +279,8 @@ class Attempts {
 
   void Try(int64_t instructions_max, Attempt* one) {
     if (tell_) tell_(one->words);
-    Answer answer = BestThatFits(one->variation.spec, budget_, instructions_max, &cost_);
+    Answer answer =
+        BestThatFits(one->variation.spec, budget_, {.instructions_max = instructions_max}, &cost_);
     one->tried = answer.tried;
     one->spent = instructions_max;
     one->fitting = std::move(answer.fitting);
@@ -305,6 +310,23 @@ class Attempts {
   std::vector<Attempt> attempts_;
 };
 
+// With all of the layout left open and a drive, and with what a plan tries where nothing else fits:
+// once, as it costs too much to be tried with each change.
+std::optional<Change> WidestThatFits(const v1::JobSpec& spec, const Budget& budget,
+                                     const TellTried& tell, Cost* cost) {
+  Variation widest = WithLayoutReleased({.spec = spec, .changes = {}}).back();
+  if (!HasNvme(spec)) widest.spec.mutable_resources()->mutable_nvme()->add_paths("nvme");
+  const bool is_spec = widest.spec.SerializeAsString() == spec.SerializeAsString();
+  const bool afforded = cost->limits.instructions >= kUnfitInstructionsMax && !cost->over();
+  if (is_spec || !afforded || !Hopeful(widest.spec, budget, cost)) return std::nullopt;
+  if (tell) tell("all layouts with a drive");
+  Answer answer = BestThatFits(widest.spec, budget, {.last_resorts = true}, cost);
+  if (!answer.fitting.has_value()) return std::nullopt;
+  if (!HasNvme(spec) && UsesNvme(answer.fitting->layout.offload()))
+    widest.changes.push_back("resources.nvme (a folder)");
+  return ChangeOf(spec, widest, *std::move(answer.fitting));
+}
+
 }  // namespace
 
 ChangeLimits LimitsAfter(const SearchCost& search) {
@@ -321,7 +343,12 @@ Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t mos
   Attempts attempts(spec, budget, KindsOf(spec, budget, &cost), most, tell, &cost);
   attempts.TryEach();
   attempts.TryCheaper();
-  return attempts.Take();
+  Changes changes = attempts.Take();
+  if (changes.found.empty()) {
+    auto widest = WidestThatFits(spec, budget, tell, &cost);
+    if (widest.has_value()) changes.found.push_back(*std::move(widest));
+  }
+  return changes;
 }
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 // TERRACE_AUTO_FITS=N draws N jobs from a seed of N instead of the few that always run.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -220,11 +221,16 @@ v1::Layout ChosenWithMemoryOf(const v1::JobSpec& pinned, v1::JobSpec open, Budge
   return chosen.layout;
 }
 
-// A layer and an embedding are too large for a rank alone, whichever way they are brought.
-TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
+// For two nodes of one device. A layer and an embedding are too large for a rank alone, whichever
+// way they are brought.
+v1::JobSpec WideEmbedding() {
   const TinySizes sizes = {
       .vocabulary = 32'768, .hidden = 512, .layers = 1, .intermediate = 1024, .sequence = 64};
-  v1::JobSpec spec = OpenSpec(TinyConfig("llama", sizes), sizes.sequence, 4);
+  return OpenSpec(TinyConfig("llama", sizes), sizes.sequence, 4);
+}
+
+TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
+  v1::JobSpec spec = WideEmbedding();
   const auto cluster = ParseCluster("a100x1:2");
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
@@ -234,6 +240,32 @@ TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
   pinned.mutable_layout()->set_micro_batch(1);
   pinned.mutable_layout()->set_recompute("block");
   EXPECT_EQ(ChosenWithMemoryOf(pinned, spec, BudgetOnPaper(spec, *cluster)).tensor_parallel(), 2);
+}
+
+// There is hardly any memory of the host, so that no offload helps.
+TEST(AutoFitsTest, ARefusalTriesWhatAPlanTriesWhereNothingElseFits) {
+  v1::JobSpec spec = WideEmbedding();
+  const auto cluster = ParseCluster("a100x1:2");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
+  spec.mutable_resources()->set_host_memory(int64_t{1} << 20);
+  v1::JobSpec fitting = spec;
+  fitting.mutable_layout()->set_tp(2);
+  fitting.mutable_layout()->set_recompute("block");
+  fitting.mutable_layout()->set_micro_batch(1);
+  Budget budget = BudgetOnPaper(spec, *cluster);
+  const auto least = SearchLayouts(fitting, *ReadModel(spec), budget);
+  ASSERT_TRUE(least.ok()) << least.status();
+  budget.device_memory_bytes = least->evaluated.front().device_bytes;
+  spec.mutable_resources()->set_device_memory(budget.device_memory_bytes);
+  spec.mutable_layout()->set_micro_batch(2);
+  std::vector<std::string> tried;
+  const auto tell = [&tried](const std::string& words) { tried.push_back(words); };
+  const Changes changes = ChangesThatFit(spec, budget, 1, tell);
+  ASSERT_FALSE(changes.found.empty());
+  EXPECT_EQ(tried.back(), "all layouts with a drive");
+  EXPECT_EQ(changes.found[0].evaluated.layout.tensor_parallel(), 2);
+  EXPECT_THAT(changes.found[0].words, testing::StartsWith("layout.micro_batch "));
 }
 
 // Weights in 16 bits stay on the device, masters and moments on the host: neither has room for
