@@ -1,5 +1,6 @@
-// Formats in blocks: the vectors against single elements (block_codes.h), to the bit, and what the
-// op's conformance cases cannot show: blocks that are zero, tiny or not finite.
+// Formats in blocks: the vectors against single elements (block_codes.h), to the bit, both against
+// torchao's (tests/golden/pytorch/make_blocks_of_8_bits.py), and what the op's conformance cases
+// cannot show: blocks that are zero, tiny or not finite.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/block_codes.h"
@@ -8,7 +9,10 @@
 
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "tests/unit/kernels/cpu/launch.h"
@@ -83,6 +87,51 @@ TEST(BlockCodesTest, VectorsAreSingleElementsToTheBitWhateverTheThreads) {
       }
     }
   }
+}
+
+// numbers() of make_blocks_of_8_bits.py.
+std::vector<float> GoldenNumbers(int64_t blocks) {
+  std::vector<float> numbers;
+  uint64_t state = 1;
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t i = 0; i < kActivationBlock; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const auto mantissa = static_cast<float>(static_cast<int64_t>(state >> 40) - (1 << 23));
+      const auto shift = static_cast<int>((state >> 33) % static_cast<uint64_t>(block + 1));
+      numbers.push_back(std::ldexp(mantissa, -23 - shift));
+    }
+  }
+  return numbers;
+}
+
+// It divides by a scale where a code is made of an element times the inverse.
+TEST(BlockCodesTest, CodesAreThoseOfTorchaoAndScalesToTheirLastBit) {
+  constexpr int64_t kBlocks = 16;
+  std::ifstream file(TERRACE_GOLDEN_FOLDER "/blocks_of_8_bits.txt");
+  std::string line;
+  int formats = 0;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string name, bits, codes;
+    words >> name;
+    SCOPED_TRACE(name);
+    const Format format = name == "fp8" ? Format::kFP8 : Format::kInt8Linear;
+    const Blocks blocks = Encode(GoldenNumbers(kBlocks), {.format = format});
+    ASSERT_EQ(blocks.scales.size(), static_cast<size_t>(kBlocks));
+    for (int64_t block = 0; block < kBlocks; ++block) {
+      words >> bits >> codes;
+      ASSERT_EQ(codes.size(), 2u * kActivationBlock);
+      const auto scale = std::bit_cast<float>(static_cast<uint32_t>(std::stoul(bits, nullptr, 16)));
+      EXPECT_NEAR(blocks.scales[block] / scale, 1, 0x1p-22) << "block " << block;
+      for (int64_t i = 0; i < kActivationBlock; ++i) {
+        EXPECT_EQ(blocks.codes[block * kActivationBlock + i],
+                  std::stoi(codes.substr(2 * i, 2), nullptr, 16))
+            << "block " << block << " element " << i;
+      }
+    }
+    ++formats;
+  }
+  EXPECT_EQ(formats, 2);
 }
 
 TEST(BlockCodesTest, EveryCodeComesBackAsItself) {
