@@ -195,7 +195,10 @@ enum class Op : uint8_t {
   kEncodeBlocks,
   // What they are worth.   codes[n] u8 R, scales[b] f32 R, y[n] W.      BlockAttrs
   kDecodeBlocks,
-  kLastOp = kDecodeBlocks,
+  // The sum over parts of what their codes are worth: in f32, in the order of the parts.
+  //   codes[p,n] u8 R, scales[p,b] f32 R, b blocks of a part, y[n] W.   BlockAttrs
+  kSumBlocks,
+  kLastOp = kSumBlocks,
 };
 
 constexpr bool IsAdamw(Op op) {

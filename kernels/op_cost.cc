@@ -55,6 +55,7 @@ ElementCost CostOfElement(Op op) {
     case Op::kAdamwInt8: return {.operand = 0, .flops = 19};  // two factors each way
     case Op::kEncodeBlocks: return {.operand = 0, .flops = 2};  // the largest, a factor
     case Op::kDecodeBlocks: return {.operand = 0, .flops = 1};
+    case Op::kSumBlocks: return {.operand = 0, .flops = 2};
     default: return {};
   }
 }

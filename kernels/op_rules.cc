@@ -227,6 +227,9 @@ std::string CheckPermute(const OpRow& row, const PermuteAttrs& attrs, Operands o
 }
 
 // Blocks of `elements` elements, with a scale for each in each of the operands named.
+// Of what has several parts, one behind the other, the elements of one.
+int64_t OfAPart(const TensorShape& shape) { return shape.size[shape.dims - 1]; }
+
 std::string CheckBlocks(const OpRow& row, int64_t block, int64_t elements,
                         std::initializer_list<int> scales, Operands operands) {
   const bool power = block > 0 && (block & (block - 1)) == 0;
@@ -237,7 +240,7 @@ std::string CheckBlocks(const OpRow& row, int64_t block, int64_t elements,
   }
   const int64_t blocks = (elements + block - 1) / block;
   for (const int index : scales) {
-    if (operands[index].rows() != blocks)
+    if (OfAPart(operands[index]) != blocks)
       return Complain(row, index, operands[index],
                       "have a scale for each of the " + Number(blocks) + " blocks");
   }
@@ -249,7 +252,7 @@ std::string CheckCodes(const OpRow& row, const BlockAttrs& attrs, int scales, Op
     return ComplainAttr(row, "format", std::string(RowOf(attrs.format).name),
                         "be int8_linear or fp8");
   }
-  return CheckBlocks(row, attrs.block, operands[0].rows(), {scales}, operands);
+  return CheckBlocks(row, attrs.block, OfAPart(operands[0]), {scales}, operands);
 }
 
 std::string CheckMoments(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
@@ -325,6 +328,7 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
     case Op::kEncodeBlocks:
       return CheckCodes(row, std::get<BlockAttrs>(attrs), 2, operands);
     case Op::kDecodeBlocks:
+    case Op::kSumBlocks:
       return CheckCodes(row, std::get<BlockAttrs>(attrs), 1, operands);
     default:
       return "";

@@ -168,6 +168,9 @@ constexpr OpRow kRows[] = {
     {Op::kDecodeBlocks, "decode_blocks", AttrsOf<BlockAttrs>(),
      {Dense("codes", "n", kU8, kRead), Dense("scales", "b", kF32, kRead),
       Dense("y", "n", kFloat, kWrite)}},
+    {Op::kSumBlocks, "sum_blocks", AttrsOf<BlockAttrs>(),
+     {Dense("codes", "p,n", kU8, kRead), Dense("scales", "p,b", kF32, kRead),
+      Dense("y", "n", kFloat, kWrite)}},
 };
 // clang-format on
 

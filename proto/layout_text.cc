@@ -177,9 +177,10 @@ std::string LayoutText(const v1::Layout& layout) {
   if (MomentsText(layout) != "f32") absl::StrAppend(&text, ", moments in ", MomentsText(layout));
   if (layout.gradient_format() == "bf16") {
     text += ", gradients in bf16";
-  } else if (layout.reduce_format() == "bf16") {
-    text += ", gradients sent in bf16";
   }
+  const std::string& reduce = layout.reduce_format();
+  if (!reduce.empty() && reduce != "f32" && reduce != layout.gradient_format())
+    absl::StrAppend(&text, ", gradients sent in ", reduce);
   if (!layout.gather_format().empty())
     absl::StrAppend(&text, ", gathered in ", layout.gather_format());
   if (!layout.activation_format().empty())

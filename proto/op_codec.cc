@@ -235,6 +235,7 @@ OpAttrs DefaultAttrs(Op op) {
       return kernels::AdamwAttrs{};
     case Op::kEncodeBlocks:
     case Op::kDecodeBlocks:
+    case Op::kSumBlocks:
       return kernels::BlockAttrs{};
     case Op::kGelu:
     case Op::kGeluGrad:

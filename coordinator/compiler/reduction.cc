@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/buckets.h"
+#include "coordinator/compiler/coded_sum.h"
 #include "coordinator/compiler/insertions.h"
 
 namespace terrace::compiler {
@@ -68,6 +69,7 @@ class Reducer {
       : groups_(context.parallel.groups),
         parameters_(context.parameters),
         in_bf16_(context.layout.reduce_format() == "bf16"),
+        codes_(ReduceCodes(context.layout)),
         tiers_(context.layout.offload().gradient()),
         at_once_(at_once),
         builder_(*builder),
@@ -344,6 +346,7 @@ class Reducer {
               .value;
     }
     const Slice shard = graph_.Whole(shards->at(f.unit));
+    if (codes_ != nullptr && unit.decays) return ScatterCodes(f, unit, all, shard, first);
     const bool direct = first && !IsRounded(all);
     const Slice sent = IsRounded(all) ? ToBF16(f.last_writer, all, name) : all;
     const Slice part = direct ? shard
@@ -357,11 +360,35 @@ class Reducer {
     if (first) {
       Cast(later, part, shard, name + " to f32");
     } else {
-      Insert(later, {.what = Compute{Op::kAdd, kernels::NoAttrs{}},
-                     .operands = {part, shard},
-                     .text = "add to the shard of " + name});
+      AddToShard(later, part, shard, name);
     }
     return later;
+  }
+
+  // The same in codes.
+  size_t ScatterCodes(const Finished& f, const Unit& unit, Slice all, Slice shard, bool first) {
+    const std::string name = "grads." + unit.name;
+    const Slice part = first ? shard
+                             : NewShare("grads.part." + unit.name, v1::COMMUNICATION,
+                                        shard.shape.dtype, unit.shard_elements);
+    CodedSum sum = SumInCodes({.format = *codes_,
+                               .group = groups_.shard,
+                               .all = all,
+                               .part = part,
+                               .name = name,
+                               .sequence = builder_.sequence()},
+                              &graph_);
+    for (Node& node : sum.sent) Insert(f.last_writer, std::move(node));
+    const size_t later = Later(f.last_writer);
+    Insert(later, std::move(sum.added_up));
+    if (!first) AddToShard(later, part, shard, name);
+    return later;
+  }
+
+  void AddToShard(size_t after, Slice part, Slice shard, const std::string& name) {
+    Insert(after, {.what = Compute{Op::kAdd, kernels::NoAttrs{}},
+                   .operands = {part, shard},
+                   .text = "add to the shard of " + name});
   }
 
   // Computation waits for what leaves the device, so for the sum before it as well. That over
@@ -380,7 +407,8 @@ class Reducer {
 
   const Groups& groups_;
   const Parameters& parameters_;
-  const bool in_bf16_;  // layout.reduce_format
+  const bool in_bf16_;                     // layout.reduce_format
+  const kernels::FormatRow* const codes_;  // likewise; null: numbers are sent
   TierChooser tiers_;
   const AtOnce* const at_once_;
   Builder& builder_;

@@ -97,8 +97,6 @@ const std::vector<KnownKey>& DeepSpeedKeysWithoutCounterpart() {
        "DeepSpeed refuses it here; its key is gradient_clipping, train.clip_grad_norm"},
       {"tensor_parallel.*", kAutomatic, "weights are cut by rows and columns as layout.tp says"},
       {"zero_optimization.zero_quantized_nontrainable_weights", kAbsent, "all weights are trained"},
-      {"zero_optimization.zero_quantized_gradients", kAbsent,
-       "formats.reduce: bf16 halves the gradients' bytes"},
       {"zero_optimization.mics_hierarchical_params_gather", kAutomatic,
        "shards inside a node, copies across: layout.shard_size"},
       {"zero_optimization.log_trace_cache_warnings", kAutomatic, "there is no trace to be wrong"},

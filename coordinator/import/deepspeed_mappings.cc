@@ -149,6 +149,21 @@ void QuantizedWeights(const DeepSpeedValue& m) {
   }
 }
 
+void QuantizedGradients(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (!on) return;
+  const Json stage = At(m.config, "/zero_optimization/stage");
+  if (!*on) {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "off, as here");
+  } else if (stage == 1 || stage == 2 || stage == 3) {
+    Map(m, "formats.reduce", "int8",
+        "blocks of 128 elements in one step over all ranks; DeepSpeed sends 4 bits in two steps");
+  } else {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(),
+                    "gradients travel in 8 bits with stage 1, 2 or 3");
+  }
+}
+
 // DeepSpeed's Adam decouples the decay unless told otherwise.
 void AdamWMode(const DeepSpeedValue& m) {
   const std::optional<bool> on = IsOn(m);
@@ -411,6 +426,7 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"zero_optimization.stage3_param_persistence_threshold", &Persistence},
       {"zero_optimization.param_persistence_threshold", &Persistence},
       {"zero_optimization.zero_quantized_weights", &QuantizedWeights},
+      {"zero_optimization.zero_quantized_gradients", &QuantizedGradients},
       {"zero_optimization.zero_hpz_partition_size", &ShardSize},
       {"zero_optimization.mics_shard_size", &ShardSize},
       {"zero_optimization.cpu_offload", &OldOffloadOptimizer},

@@ -31,6 +31,16 @@ double GatheredBytes(const v1::Layout& layout) {
   return BytesIn(GatherFormat(layout), WeightBytes(layout));
 }
 
+double ReducedBytes(const v1::Layout& layout) {
+  return BytesIn(ReduceCodes(layout), layout.reduce_format() == "bf16" ? 2 : kF32Bytes);
+}
+
+// Read and written where they are made, read where they are added up.
+double ReducedTraffic(const v1::Layout& layout) {
+  if (ReduceCodes(layout) == nullptr) return 0;
+  return static_cast<double>(GradientBytes(layout)) + 2 * ReducedBytes(layout);
+}
+
 double DecodedTraffic(const v1::Layout& layout) {
   if (GatherFormat(layout) == nullptr) return 0;
   const double runs = static_cast<double>(RunsOf(layout)) / layout.micro_batches();

@@ -39,6 +39,9 @@ double Updated(const v1::Layout& layout);
 // Of an activation: as it is computed, and as it waits for the backward pass, scales counted.
 int64_t ElementBytes(const v1::Layout& layout);
 double WaitingBytes(const v1::Layout& layout);
+// Of a gradient as ranks send it to be summed, and what making and adding up codes moves for each.
+double ReducedBytes(const v1::Layout& layout);
+double ReducedTraffic(const v1::Layout& layout);
 // Of a weight as ranks gather it for a use, and what decoding that moves for each weight of a stage
 // in the two directions of one micro-batch.
 double GatheredBytes(const v1::Layout& layout);

@@ -133,7 +133,7 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const int64_t tp = layout.tensor_parallel();
   const double elements = static_cast<double>(stage.parameters) / static_cast<double>(tp);
   const double weights = std::min(traits_.gathered_element_bytes, GatheredBytes(layout)) * elements;
-  const double gradients = (layout.reduce_format() == "bf16" ? 2 : 4) * elements;
+  const double gradients = ReducedBytes(layout) * elements;
   const int64_t shards = ShardRanks(layout) > 1 ? ShardRanks(layout) : ranks;
   // With ZeRO layer by layer, each with the latency of its ring.
   const double latency =
@@ -237,9 +237,10 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
   const double layers = static_cast<double>(stage.layers);
   // Each micro-batch reads the weights and adds to all gradients.
   const double head = stage.head ? pass.head : 0;
-  const double computed =
-      layers * (layer.forward + layer.backward + again) + head +
-      (memory_.EncodedTraffic(layout, stage) + DecodedTraffic(layout) * bytes / kF32Bytes) / memory;
+  const double computed = layers * (layer.forward + layer.backward + again) + head +
+                          (memory_.EncodedTraffic(layout, stage) +
+                           (DecodedTraffic(layout) + ReducedTraffic(layout)) * bytes / kF32Bytes) /
+                              memory;
   const double one = computed + WeightTraffic(layout, profile_) * bytes / memory +
                      LayerCommunicationSeconds(layout, stage, layer);
   // Of the head's three products one is forward.

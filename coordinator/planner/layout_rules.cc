@@ -235,6 +235,12 @@ void Checker::CheckFormats() {
   const std::string& gradient = layout_.gradient_format();
   const std::string& reduce = layout_.reduce_format();
   const bool exact = layout_.precision() == "fp32" || layout_.precision() == "tf32";
+  if (ReduceCodes(layout_) != nullptr && layout_.zero_stage() == 0) {
+    problems_.push_back(absl::StrCat(
+        "formats.reduce: got '", reduce,
+        "', must be f32 or bf16 with zero 0, where every rank keeps the whole sum; try bf16, or "
+        "layout.zero 1 with dp 2 or more"));
+  }
   const auto check = [&](std::string_view key, const std::string& format) {
     if (format == "f32" || (format == "bf16" && !exact)) return true;
     problems_.push_back(absl::StrCat(
@@ -243,7 +249,8 @@ void Checker::CheckFormats() {
         "; try f32"));
     return false;
   };
-  if (!check("gradient", gradient) || !check("reduce", reduce)) return;
+  if (!check("gradient", gradient)) return;
+  if (ReduceCodes(layout_) != nullptr || !check("reduce", reduce)) return;
   if (gradient == "bf16" && reduce == "f32") {
     problems_.push_back(
         "formats.reduce: got 'f32', must be bf16 with formats.gradient bf16: gradients that "
@@ -340,6 +347,10 @@ const kernels::FormatRow* BlockFormat(std::string_view name) {
 
 const kernels::FormatRow* ActivationFormat(const v1::Layout& layout) {
   return BlockFormat(layout.activation_format());
+}
+
+const kernels::FormatRow* ReduceCodes(const v1::Layout& layout) {
+  return BlockFormat(layout.reduce_format());
 }
 
 const kernels::FormatRow* GatherFormat(const v1::Layout& layout) {

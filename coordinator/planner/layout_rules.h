@@ -64,6 +64,9 @@ int64_t MomentBlock(const v1::Layout& layout, const ModelConfig& config);
 // kernels::kActivationBlock elements, or fewer where rows are no whole blocks; null where they stay
 // as they were computed.
 const kernels::FormatRow* ActivationFormat(const v1::Layout& layout);
+// How gradients of matrices travel when ranks with ZeRO sum them: layout.reduce_format where that
+// is in blocks, null where numbers are sent.
+const kernels::FormatRow* ReduceCodes(const v1::Layout& layout);
 // How matrices travel when they are gathered for a use, in the same way: layout.gather_format.
 const kernels::FormatRow* GatherFormat(const v1::Layout& layout);
 

@@ -331,10 +331,12 @@ std::vector<SpecKey> TrainingKeys() {
        false,
        0,
        0,
-       {"f32", "bf16"},
+       {"f32", "bf16", "fp8", "int8"},
        "",
        "Format in which data-parallel ranks send gradients to each other; without it that of "
-       "formats.gradient. Not bf16 with precision fp32 or tf32"},
+       "formats.gradient. Not bf16 with precision fp32 or tf32. int8 and fp8 (E4M3), with zero 1 to "
+       "3: blocks of 128 elements of matrices' gradients with a scale each, a quarter of the bytes "
+       "of f32; they are added up in f32. Lossy, so never chosen"},
       {"formats.moments",
        kChoice,
        "f32",

@@ -127,7 +127,7 @@ void ValidateRounding(SpecReader& reader, const v1::TrainSpec& train) {
 void ValidateReduce(SpecReader& reader, const v1::JobSpec& spec) {
   const std::string& older = spec.layout().communication_dtype();
   const std::string& reduce = spec.formats().reduce();
-  if (older.empty() || reduce.empty() || (older == "bf16") == (reduce == "bf16")) return;
+  if (older.empty() || reduce.empty() || (older == "fp32" ? "f32" : older) == reduce) return;
   reader.Problem("layout.communication_dtype", older,
                  absl::StrCat("left out, as formats.reduce says ", reduce), "formats.reduce alone");
 }

@@ -97,6 +97,20 @@ HWY_INLINE void DecodeTyped(const BlockOfCodes& block) {
   });
 }
 
+template <typename Codec, typename T>
+HWY_INLINE void SumTyped(const PartsOfBlock& sum) {
+  auto* y = static_cast<T*>(sum.first.elements);
+  ForVectors(sum.first.count, [y, &sum](int64_t i, auto access) HWY_ATTR {
+    V total = hn::Zero(D());
+    for (int64_t p = 0; p < sum.parts; ++p) {
+      const V numbers =
+          Codec().Numbers(LoadCodes(sum.first.codes + p * sum.code_stride + i, access));
+      total = hn::Add(total, hn::Mul(numbers, hn::Set(D(), sum.first.scale[p * sum.scale_stride])));
+    }
+    access.Store(total, y + i);
+  });
+}
+
 void EncodeBlock(const BlockOfCodes& block) {
   ByType(block.dtype, [&block](auto* type) HWY_ATTR {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -111,6 +125,13 @@ void DecodeBlock(const BlockOfCodes& block) {
   });
 }
 
+void SumBlock(const PartsOfBlock& sum) {
+  ByType(sum.first.dtype, [&sum](auto* type) HWY_ATTR {
+    using T = std::remove_pointer_t<decltype(type)>;
+    sum.first.format == Format::kFP8 ? SumTyped<E4M3, T>(sum) : SumTyped<Int8Linear, T>(sum);
+  });
+}
+
 }  // namespace
 }  // namespace terrace::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -120,6 +141,7 @@ namespace terrace::kernels::cpu {
 
 HWY_EXPORT(EncodeBlock);
 HWY_EXPORT(DecodeBlock);
+HWY_EXPORT(SumBlock);
 
 namespace {
 
@@ -147,16 +169,34 @@ void ForEachBlock(const BlockAttrs& attrs, const TensorView& elements, const Ten
 Status EncodeBlocks(const OpAttrs& attrs, std::span<const TensorView> operands,
                     const Context& context) {
   ForEachBlock(std::get<BlockAttrs>(attrs), operands[0], operands[1], operands[2], context.threads,
-               [](const BlockOfCodes& block) { HWY_DYNAMIC_DISPATCH(EncodeBlock)
-                                               (block); });
+               [](const BlockOfCodes& block) {
+                 HWY_DYNAMIC_DISPATCH(EncodeBlock)
+                 (block);
+               });
   return {};
 }
 
 Status DecodeBlocks(const OpAttrs& attrs, std::span<const TensorView> operands,
                     const Context& context) {
   ForEachBlock(std::get<BlockAttrs>(attrs), operands[2], operands[0], operands[1], context.threads,
-               [](const BlockOfCodes& block) { HWY_DYNAMIC_DISPATCH(DecodeBlock)
-                                               (block); });
+               [](const BlockOfCodes& block) {
+                 HWY_DYNAMIC_DISPATCH(DecodeBlock)
+                 (block);
+               });
+  return {};
+}
+
+Status SumCodes(const OpAttrs& attrs, std::span<const TensorView> operands,
+                const Context& context) {
+  const TensorView &codes = operands[0], &scales = operands[1];
+  ForEachBlock(std::get<BlockAttrs>(attrs), operands[2], codes, scales, context.threads,
+               [&](const BlockOfCodes& first) {
+                 HWY_DYNAMIC_DISPATCH(SumBlock)
+                 ({.first = first,
+                   .parts = codes.size[0],
+                   .code_stride = codes.size[1],
+                   .scale_stride = scales.size[1]});
+               });
   return {};
 }
 

@@ -21,4 +21,12 @@ struct BlockOfCodes {
   Format format;  // int8_linear or fp8
 };
 
+// The same block of several parts, whose codes and scales lie so far apart.
+struct PartsOfBlock {
+  BlockOfCodes first;
+  int64_t parts;
+  int64_t code_stride;
+  int64_t scale_stride;
+};
+
 }  // namespace terrace::kernels::cpu

@@ -53,6 +53,7 @@ constexpr Entry kKernels[] = {
     {Op::kAdamwInt8, AdamwInt8},
     {Op::kEncodeBlocks, EncodeBlocks},
     {Op::kDecodeBlocks, DecodeBlocks},
+    {Op::kSumBlocks, SumCodes},
 };
 
 constexpr bool EntriesFollowTheEnum() {

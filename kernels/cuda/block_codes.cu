@@ -73,6 +73,37 @@ __global__ void __launch_bounds__(kElementThreads) DecodeKernel(BlockArguments a
   }
 }
 
+struct Parts {
+  int64_t count;
+  int64_t code_stride;
+  int64_t scale_stride;
+};
+
+template <Format kFormat>
+__global__ void __launch_bounds__(kElementThreads) SumKernel(BlockArguments a, Parts parts) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kPack;
+  for (int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
+       first < a.count; first += step) {
+    const int count = ElementsOfPack(first, a.count);
+    const bool wide = a.wide && count == kPack;
+    float y[kPack] = {};
+    for (int64_t p = 0; p < parts.count; ++p) {
+      const CodePack pack = LoadCodes(a.codes + p * parts.code_stride + first, count, wide);
+      const float scale = a.scales[p * parts.scale_stride + first / a.block];
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) y[i] += BlockNumber(pack.codes[i], kFormat) * scale;
+    }
+    if (wide) {
+      StorePack(a.elements, first, y);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      if (i < count) a.elements.Store(0, first + i, y[i]);
+    }
+  }
+}
+
 BlockArguments ArgumentsOf(const BlockAttrs& attrs, const TensorView& elements,
                            const TensorView& codes, const TensorView& scales) {
   return {.elements = OperandOf(elements),
@@ -101,6 +132,20 @@ Status DecodeBlocks(const OpAttrs& attrs, std::span<const TensorView> operands,
                                                     : DecodeKernel<Format::kInt8Linear>;
   return Launch("decode_blocks", kernel, ElementShape(1, operands[2].Elements()), context,
                 ArgumentsOf(blocks, operands[2], operands[0], operands[1]));
+}
+
+// Parts of which not all begin on a pack are read by single codes.
+Status SumCodes(const OpAttrs& attrs, std::span<const TensorView> operands,
+                const Context& context) {
+  const auto& blocks = std::get<BlockAttrs>(attrs);
+  const TensorView &codes = operands[0], &scales = operands[1];
+  const auto kernel =
+      blocks.format == Format::kFP8 ? SumKernel<Format::kFP8> : SumKernel<Format::kInt8Linear>;
+  BlockArguments arguments = ArgumentsOf(blocks, operands[2], codes, scales);
+  arguments.wide = arguments.wide && codes.size[1] % kPack == 0;
+  const Parts parts = {
+      .count = codes.size[0], .code_stride = codes.size[1], .scale_stride = scales.size[1]};
+  return Launch("sum_blocks", kernel, ElementShape(1, arguments.count), context, arguments, parts);
 }
 
 }  // namespace terrace::kernels::cuda

@@ -83,6 +83,8 @@ Kernel Find(Op op) {
       return EncodeBlocks;
     case Op::kDecodeBlocks:
       return DecodeBlocks;
+    case Op::kSumBlocks:
+      return SumCodes;
   }
   return nullptr;
 }

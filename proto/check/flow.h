@@ -84,6 +84,7 @@ class Flow {
   void Update(int i);    // the optimizer
   void Encode(int i);
   void Decode(int i);
+  void SumCodes(int i);
   void AddInto(int i);
   void SumPieces(int i);
   void SquaredNorm(int i);
@@ -102,9 +103,11 @@ class Flow {
   StageSum GivenToStages(int i) const;
   void AllReduce(int i, const v1::Group& group, int index);
   void ReduceScatter(int i, const v1::Group& group, int index);
+  void WriteScattered(const Access& out, int64_t element_bytes, Scatter scatter, int i);
   void AllGather(int i, const v1::Group& group);
   void GatherShards(int i, const Piece& piece, int64_t part_elements);
-  void Exchange(int i, const v1::Group& group);
+  void Exchange(int i, const v1::Group& group, int index);
+  void ExchangeCodes(int i, const v1::Group& group, int index);
   Value SumValue(const Value& value, const v1::Group& group, int index, int i);
 
   absl::Status Send(int i);

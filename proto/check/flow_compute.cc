@@ -44,6 +44,8 @@ void Flow::Compute(int i) {
       return Encode(i);
     case Op::kDecodeBlocks:
       return Decode(i);
+    case Op::kSumBlocks:
+      return SumCodes(i);
     case Op::kAdd:
       return AddInto(i);
     case Op::kSumStats:
@@ -155,7 +157,10 @@ void Flow::Decode(int i) {
              (value.role != Value::kState || scale.value.parts == value.parts);
     };
     const bool known = value.padding || value.spoiled_by >= 0;
-    if (!known && (value.encoded_by < 0 || !std::all_of(scales.begin(), scales.end(), fits))) {
+    if (value.exchanged >= 0) {
+      value = Values::Spoiled(i, "decodes parts of several ranks as one");
+    } else if (!known &&
+               (value.encoded_by < 0 || !std::all_of(scales.begin(), scales.end(), fits))) {
       value = Values::Spoiled(i, "decodes codes with scales that were not made with them");
     } else if (!known && value.encoded_as != attrs) {
       value = Values::Spoiled(i, "decodes codes as those of another format");
@@ -164,6 +169,41 @@ void Flow::Decode(int i) {
     value.encoded_as = {};
     content_[At(i, 2).buffer].Set(piece.bytes, values_.Number(value));
   }
+}
+
+// What REDUCE_SCATTER makes of numbers: this rank's part of the sum over the members.
+void Flow::SumCodes(int i) {
+  const Access& in = At(i, 0);
+  const Access& out = At(i, 2);
+  const auto& attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
+  const std::vector<Piece> codes = PiecesOf(in), scales = PiecesOf(At(i, 1));
+  const auto refuse = [&](const char* why) { Write(out, Values::Spoiled(i, why), i); };
+  const Value* const value = codes.empty() ? nullptr : &codes[0].value;
+  if (value == nullptr || codes.size() > 1 || value->exchanged < 0 || value->scatter < 0)
+    return refuse("sums what is no exchanged codes of gradients");
+  const Scatter& parts = values_.scatter(value->scatter);
+  const auto& shape = sequence_->sequence->instructions(i).operands(0).shape();
+  if (shape[0] != parts.shards || shape[1] != parts.shard_elements ||
+      value->shift != -in.offset / ElementBytes(i, 0)) {
+    return refuse("sums codes in other parts than were exchanged");
+  }
+  const bool fit = std::all_of(scales.begin(), scales.end(), [&](const Piece& scale) {
+    return scale.value.exchanged == value->exchanged && scale.value.scatter < 0 &&
+           scale.value.encoded_by == value->encoded_by;
+  });
+  if (scales.empty() || !fit) return refuse("sums codes with scales that were not made with them");
+  if (value->encoded_as != attrs) return refuse("sums codes as those of another format");
+  const v1::Group& group = program_.groups(value->exchanged);
+  Scatter sum = {
+      .shard_elements = parts.shard_elements, .shards = parts.shards, .axes = parts.axes};
+  parts.content.ForEach({0, parts.shards * parts.shard_elements},
+                        [&](const ByteRange& elements, int number) {
+                          if (number == ByteMap::kNone) return;
+                          Value of_all = values_.Sum(values_[number], group, value->exchanged, i);
+                          of_all.encoded_as = {};
+                          sum.content.Set(elements, values_.Number(of_all));
+                        });
+  WriteScattered(out, ElementBytes(i, 2), std::move(sum), i);
 }
 
 void Flow::AddInto(int i) {
@@ -190,7 +230,10 @@ void Flow::AddInto(int i) {
 
 // x + y, x as it would be in y's place.
 Value Flow::AddScattered(const Value& x, const Value& y, int i) {
+  if (x.exchanged >= 0 || y.exchanged >= 0)
+    return Values::Spoiled(i, "adds to parts that are not added up");
   if (x.scatter < 0 && y.scatter < 0) return values_.Add(y, x, i);
+  if (y.spoiled_by >= 0) return y;
   if (x.spoiled_by >= 0 || (y.scatter < 0 && !y.zero)) {
     return x.spoiled_by >= 0 ? x : Values::Spoiled(i, "adds a shard to what is no shard");
   }
@@ -251,6 +294,8 @@ void Flow::SquaredNorm(int i) {
     if (!known && !value.zero && !value.foreign) terms.push_back(term);
   };
   for (const Piece& piece : PiecesOf(x)) {
+    if (piece.value.exchanged >= 0)
+      return Write(At(i, 1), Values::Spoiled(i, "squares parts that are not added up"), i);
     if (piece.value.scatter >= 0) {
       const Scatter& scatter = values_.scatter(piece.value.scatter);
       scatter.content.ForEach({0, scatter.shards * scatter.shard_elements},

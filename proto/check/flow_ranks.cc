@@ -35,18 +35,59 @@ absl::Status Flow::Collective(int i) {
       }
       break;
     default:
-      Exchange(i, group);
+      Exchange(i, group, op.group());
   }
   return absl::OkStatus();
 }
 
-// RING_SHIFT and ALL_TO_ALL: the ranks of one sequence give each other other parts of it.
-void Flow::Exchange(int i, const v1::Group& group) {
+// Codes of gradients, of which each rank gets its own part from every member. Those of the parts
+// are told apart by place, their scales belong to all.
+void Flow::ExchangeCodes(int i, const v1::Group& group, int index) {
+  const Access& in = At(i, 0);
+  const Access& out = At(i, 1);
+  const int64_t members = GroupSize(program_.grid(), group);
+  const int64_t element_bytes = ElementBytes(i, 0);
+  const std::vector<Piece> pieces = PiecesOf(in);
+  const Value& first = pieces[0].value;
+  Scatter scatter = {.shard_elements = in.row_bytes / element_bytes / members,
+                     .shards = members,
+                     .axes = values_.AxesOf(group)};
+  bool alike = true;
+  for (const Piece& piece : pieces) {
+    alike &= piece.value.encoded_by == first.encoded_by &&
+             piece.value.encoded_as == first.encoded_as && piece.value.scatter < 0 &&
+             piece.value.exchanged < 0;
+    scatter.content.Set({(piece.bytes.begin - in.offset) / element_bytes,
+                         (piece.bytes.end - in.offset) / element_bytes},
+                        values_.Number(Moved(piece.value, -in.offset / element_bytes)));
+  }
+  if (!alike)
+    return Write(out, Values::Spoiled(i, "exchanges codes that were not made together"), i);
+  Value value = Values::WithoutPlace(first);
+  if (sequence_->sequence->instructions(i).operands(0).dtype() == v1::U8) {
+    value = values_.Constant();
+    value.encoded_by = first.encoded_by;
+    value.encoded_as = first.encoded_as;
+    value.scatter = values_.AddScatter(std::move(scatter));
+    value.shift = -(out.offset / element_bytes);
+  }
+  value.exchanged = index;
+  Write(out, value, i);
+}
+
+// RING_SHIFT and ALL_TO_ALL: the ranks of one sequence give each other other parts of it, or all
+// of them the codes of gradients.
+void Flow::Exchange(int i, const v1::Group& group, int index) {
+  const std::vector<Piece> pieces = PiecesOf(At(i, 0));
+  const bool shifts = sequence_->sequence->instructions(i).collective().kind() == v1::RING_SHIFT;
+  if (!shifts && !pieces.empty() && pieces[0].value.encoded_by >= 0)
+    return ExchangeCodes(i, group, index);
   if ((values_.AxesOf(group) & ~Bit(v1::CONTEXT)) == 0) return Function(i);
   Write(At(i, 1), Values::Spoiled(i, "exchanges with ranks that share no sequence with it"), i);
 }
 
 Value Flow::SumValue(const Value& value, const v1::Group& group, int index, int i) {
+  if (value.exchanged >= 0) return Values::Spoiled(i, "sums parts that are not added up");
   if (value.scatter < 0) return values_.Sum(value, group, index, i);
   const auto [known, is_new] = scattered_sums_.emplace(std::pair(value.scatter, index), 0);
   if (is_new) {
@@ -115,8 +156,12 @@ void Flow::ReduceScatter(int i, const v1::Group& group, int index) {
                          (piece.bytes.end - in.offset) / element_bytes},
                         values_.Number(sum));
   }
-  // Activations are all alike; only the shards of gradients are told apart by place.
-  if (axes != values_.Large({v1::CONTEXT, v1::DATA_SHARD})) {
+  WriteScattered(out, element_bytes, std::move(scatter), i);
+}
+
+// Activations are all alike; only the shards of gradients are told apart by place.
+void Flow::WriteScattered(const Access& out, int64_t element_bytes, Scatter scatter, int i) {
+  if (scatter.axes != values_.Large({v1::CONTEXT, v1::DATA_SHARD})) {
     Write(out, values_.Flat(scatter, i), i);
     return;
   }
@@ -136,8 +181,8 @@ void Flow::AllGather(int i, const v1::Group& group) {
                                       [](const Piece& piece) { return piece.value.scatter >= 0; });
   if (members == 1 && !has_shards) return Copy(i, 0, 1);
   for (const Piece& piece : pieces) {
-    const bool shard =
-        piece.value.scatter >= 0 && values_.scatter(piece.value.scatter).axes == axes;
+    const bool shard = piece.value.scatter >= 0 && piece.value.exchanged < 0 &&
+                       values_.scatter(piece.value.scatter).axes == axes;
     if (shard) {
       GatherShards(i, piece, in.row_bytes / ElementBytes(i, 0));
       continue;

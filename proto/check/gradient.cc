@@ -193,6 +193,8 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
   const Scatter& scatter = flow_.values().scatter(value.scatter);
   const int64_t shard = state_.shard_elements(place.buffer);
   const AxisMask axes = flow_.values().Large({v1::CONTEXT, v1::DATA_SHARD});
+  if (value.exchanged >= 0)
+    return Refuse(What(i, kGrad, bytes.begin), "whose parts of all ranks were never added up");
   if (shard == 0 || scatter.axes != axes || scatter.shards != ShardCount(program_.grid())) {
     return Refuse(What(i, kGrad, bytes.begin), "which is a shard over ", AxesText(scatter.axes),
                   ", the weights in ", BufferText(program_, place.buffer),

@@ -52,7 +52,7 @@ size_t ValueHash::operator()(const Value& v) const {
                             pair(v.squared, v.squares),
                             pair(v.summed, v.spoiled_by),
                             pair(v.scatter, v.origin),
-                            static_cast<uint64_t>(v.encoded_by),
+                            pair(v.encoded_by, v.exchanged),
                             static_cast<uint64_t>(v.shift),
                             static_cast<uint64_t>(v.distance)};
   uint64_t hash = 0;
@@ -133,6 +133,8 @@ Value Values::Spoiled(int instruction, std::string why) {
 
 Value Values::AsInput(const Value& value, int instruction) const {
   if (value.spoiled_by >= 0) return value;
+  if (value.exchanged >= 0)
+    return Spoiled(instruction, "computes with parts that are not added up");
   if (value.updated) {
     return Spoiled(instruction, "computes with state that this step has updated already");
   }

@@ -86,6 +86,9 @@ struct Value {
   // many elements.
   int encoded_by = -1;
   kernels::BlockAttrs encoded_as = {};
+  // Not -1: one part from each member of this group, which its own rank keeps the sum of. With
+  // `scatter` not -1 these are the parts of gradients, which are not added up yet.
+  int exchanged = -1;
   // Not -1: the instruction that made nonsense of it, and which; nobody may rely on it any more.
   int spoiled_by = -1;
   std::string spoiled_why;

@@ -200,12 +200,22 @@ std::vector<Work> StepOps(int threads) {
     return back ? OpWork(name, Op::kDecodeBlocks, attrs, {codes, scales, x}, threads)
                 : OpWork(name, Op::kEncodeBlocks, attrs, {x, codes, scales}, threads);
   };
+  const auto sum = [&](Format format) {
+    constexpr int64_t kParts = 8, kElements = 4 << 20;
+    const BlockAttrs attrs = {.format = format};
+    return OpWork("sum_blocks " + std::string(RowOf(format).name), Op::kSumBlocks, attrs,
+                  {Dense(DType::kU8, {kParts, kElements}),
+                   Dense(DType::kF32, {kParts, kElements / attrs.block}), vector(kElements)},
+                  threads);
+  };
   return {adamw("10 M", 10'000'000),
           adamw("32 Mi", 32 << 20),
           rounded("10 M", 10'000'000),
           rounded("32 Mi", 32 << 20),
           halves("32 Mi", 32 << 20),
           int8("32 Mi", 32 << 20),
+          sum(Format::kInt8Linear),
+          sum(Format::kFP8),
           encode(Format::kInt8Linear, false),
           encode(Format::kInt8Linear, true),
           encode(Format::kFP8, false),

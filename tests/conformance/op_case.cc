@@ -133,6 +133,10 @@ void AddCopies(const Form& form, CaseList* list) {
       if (form.gap > 0) continue;
       list->Add(Op::kEncodeBlocks, suffix, attrs, {x, codes, scales});
       list->Add(Op::kDecodeBlocks, suffix, attrs, {codes, scales, x});
+      for (const int64_t parts : {1, 3}) {
+        list->Add(Op::kSumBlocks, suffix + "_parts_" + Text(parts), attrs,
+                  {Dense(DType::kU8, {parts, n}), Dense(kF32, {parts, scales.size[0]}), x});
+      }
     }
   }
   list->Add(Op::kFill, form.name, FillAttrs{.value = 0.375f}, {form.Act({211, 333})});

@@ -39,6 +39,7 @@ double BoundOf(Op op) {
     case Op::kCrossEntropyGrad:
     case Op::kEncodeBlocks:
     case Op::kDecodeBlocks:
+    case Op::kSumBlocks:
       return 1e-6;
     case Op::kEmbeddingGrad:
     case Op::kLayerNorm:

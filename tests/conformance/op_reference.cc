@@ -318,6 +318,20 @@ void EncodeBlocksRef(const BlockAttrs& attrs, Operands operands) {
   }
 }
 
+void SumBlocksRef(const BlockAttrs& attrs, Shapes shapes, Operands operands) {
+  const Values numbers = Fp8Numbers();
+  const int64_t parts = shapes[0].size[0], count = shapes[0].size[1], blocks = shapes[1].size[1];
+  operands[2].assign(count, 0);
+  for (int64_t p = 0; p < parts; ++p) {
+    for (int64_t i = 0; i < count; ++i) {
+      const auto code = static_cast<uint8_t>(operands[0][p * count + i]);
+      const double number =
+          attrs.format == Format::kFP8 ? numbers[code] : static_cast<int8_t>(code);
+      operands[2][i] += number * operands[1][p * blocks + i / attrs.block];
+    }
+  }
+}
+
 void DecodeBlocksRef(const BlockAttrs& attrs, Operands operands) {
   const Values& codes = operands[0];
   const Values numbers = Fp8Numbers();
@@ -445,6 +459,8 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return EncodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
     case Op::kDecodeBlocks:
       return DecodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
+    case Op::kSumBlocks:
+      return SumBlocksRef(std::get<BlockAttrs>(attrs), shapes, operands);
   }
 }
 

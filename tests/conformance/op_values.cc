@@ -51,7 +51,8 @@ Values RandomOperand(const OpCase& op_case, int index, Random* random) {
     constexpr uint64_t kSign = 128, kNaN = 127;  // of fp8
     for (double& value : values) {
       value = static_cast<double>((*random)() % 256);
-      if (op_case.op == Op::kDecodeBlocks && std::fmod(value, kSign) == kNaN) value = 0;
+      const bool in_blocks = op_case.op == Op::kDecodeBlocks || op_case.op == Op::kSumBlocks;
+      if (in_blocks && std::fmod(value, kSign) == kNaN) value = 0;
     }
     return values;
   }

@@ -94,6 +94,9 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
     const BlockAttrs blocks = {.format = format};
     add("encode " + name, Op::kEncodeBlocks, blocks, {BF16({rows * d}), codes, scales});
     add("decode " + name, Op::kDecodeBlocks, blocks, {codes, scales, BF16({rows * d})});
+    add("sum " + name, Op::kSumBlocks, blocks,
+        {Shape(DType::kU8, {8, rows * d / 8}), F32({8, rows * d / kActivationBlock / 8}),
+         F32({rows * d / 8})});
   }
   add("squared_norm", Op::kSquaredNorm, ScaleAttrs{}, {flat, F32({1})});
   add("adamw", Op::kAdamw, AdamwAttrs{}, {flat, flat, flat, flat, F32({4}), F32({4})});

@@ -311,6 +311,11 @@ std::vector<BadCase> BadCases() {
        BlockAttrs{.block = 64},
        {codes, F32({1}), F32({100})},
        "decode_blocks: operand 'scales' is f32[1], must have a scale for each of the 2 blocks"},
+      {"TooFewScalesOfAPart",
+       Op::kSumBlocks,
+       BlockAttrs{.block = 64},
+       {Dense(DType::kU8, {3, 100}), F32({3, 1}), F32({100})},
+       "sum_blocks: operand 'scales' is f32[3,1], must have a scale for each of the 2 blocks"},
       {"TooFewScales", Op::kAdamwInt8, AdamwAttrs{.block = 32}, int8,
        "adamw_int8: operand 'm_scales' is f32[2], must have a scale for each of the 4 blocks"},
   };

@@ -1,11 +1,13 @@
 // What the checker asks of codes: that they are decoded with the scales that were made with them,
-// in the format in which they were made, and those of weights as they were gathered.
+// in the format in which they were made, and those of weights as they were gathered; of codes of
+// gradients that every rank's are added up once, part by part.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/proto/checked_program.h"
@@ -57,6 +59,111 @@ TEST_P(CodesCheckTest, AnotherFormat) {
   v1::BlockAttrs* attrs = decodes_[decodes_.size() / 2]->mutable_compute()->mutable_block();
   attrs->set_format(attrs->format() == v1::FP8_E4M3 ? v1::INT8_LINEAR : v1::FP8_E4M3);
   EXPECT_THAT(Message(program_), HasSubstr("decodes codes as those of another format"));
+}
+
+class CodedSumsCheckTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(CheckProgram(program_), absl::OkStatus());
+    for (v1::Instruction& i : *Train(&program_)->mutable_instructions()) {
+      if (i.compute().op() == "sum_blocks") sums_.push_back(&i);
+      if (i.collective().kind() == v1::ALL_TO_ALL) exchanges_.push_back(&i);
+    }
+    ASSERT_GT(sums_.size(), 3u);
+    ASSERT_EQ(exchanges_.size(), 2 * sums_.size()) << "codes and scales";
+  }
+
+  v1::Program program_ = CompileTiny({.family = "llama",
+                                      .precision = "bf16",
+                                      .data_parallel = 2,
+                                      .micro_batches = 2,
+                                      .zero_stage = 2,
+                                      .sizes = {.layers = 4},
+                                      .reduce_format = "int8"});
+  std::vector<v1::Instruction*> sums_, exchanges_;
+};
+
+TEST_F(CodedSumsCheckTest, ScalesOfOtherCodes) {
+  int told = 0;
+  for (v1::Instruction* sum : sums_) {
+    for (const v1::Instruction* other : sums_) {
+      const v1::Operand own = sum->operands(1);
+      if (other->operands(1).shape(1) != own.shape(1) ||
+          other->operands(1).buffer() == own.buffer()) {
+        continue;
+      }
+      *sum->mutable_operands(1) = other->operands(1);
+      const std::string message = Message(program_);
+      EXPECT_NE(message, "") << sum->text() << " with the scales of " << other->text();
+      told += message.find("sums codes with scales that were not made with them") != message.npos;
+      *sum->mutable_operands(1) = own;
+    }
+  }
+  EXPECT_GT(told, 0);
+}
+
+TEST_F(CodedSumsCheckTest, AnotherFormat) {
+  sums_[1]->mutable_compute()->mutable_block()->set_format(v1::FP8_E4M3);
+  EXPECT_THAT(Message(program_), HasSubstr("sums codes as those of another format"));
+}
+
+// All of them are of this rank then: what the others have is missing.
+TEST_F(CodedSumsCheckTest, OwnCodesInThePlaceOfOthers) {
+  int told = 0;
+  for (v1::Instruction* exchange : exchanges_) {
+    const v1::Instruction whole = *exchange;
+    for (v1::Instruction* sum : sums_) {
+      for (const int operand : {0, 1}) {
+        if (sum->operands(operand).buffer() != whole.operands(1).buffer()) continue;
+        const v1::Operand others = sum->operands(operand);
+        sum->mutable_operands(operand)->set_buffer(whole.operands(0).buffer());
+        sum->mutable_operands(operand)->set_offset(whole.operands(0).offset());
+        const std::string message = Message(program_);
+        EXPECT_NE(message, "") << sum->text();
+        told += message.find("sums what is no exchanged codes of gradients") != message.npos ||
+                message.find("sums codes with scales") != message.npos;
+        *sum->mutable_operands(operand) = others;
+      }
+    }
+  }
+  EXPECT_GT(told, 0);
+}
+
+// As many elements, but of other parts than ranks have exchanged.
+TEST_F(CodedSumsCheckTest, OtherParts) {
+  for (v1::Instruction* sum : sums_) {
+    const v1::Instruction whole = *sum;
+    const int64_t parts = whole.operands(0).shape(0), elements = whole.operands(0).shape(1);
+    if (elements % (2 * 128) != 0) continue;
+    for (const int operand : {0, 1}) {
+      v1::Operand* codes = sum->mutable_operands(operand);
+      codes->set_shape(0, 2 * parts);
+      codes->set_shape(1, codes->shape(1) / 2);
+    }
+    sum->mutable_operands(2)->set_shape(0, elements / 2);
+    EXPECT_NE(Message(program_), "") << sum->text();
+    *sum = whole;
+  }
+}
+
+// What ranks have exchanged is no gradient yet.
+TEST_F(CodedSumsCheckTest, CodesThatAreDecodedInThePlaceOfTheSum) {
+  int told = 0;
+  for (v1::Instruction* sum : sums_) {
+    const v1::Instruction whole = *sum;
+    const int64_t elements = whole.operands(2).shape(0);
+    const int64_t blocks = whole.operands(1).shape(1);
+    sum->mutable_compute()->set_op("decode_blocks");
+    for (const auto& [operand, count] : {std::pair(0, elements), std::pair(1, blocks)}) {
+      sum->mutable_operands(operand)->clear_shape();
+      sum->mutable_operands(operand)->add_shape(count);
+    }
+    const std::string message = Message(program_);
+    EXPECT_NE(message, "") << whole.text();
+    told += message.find("decodes parts of several ranks as one") != message.npos;
+    *sum = whole;
+  }
+  EXPECT_GT(told, 0);
 }
 
 TinyJob Deep(const char* activation, const char* gather, uint32_t ranks) {

@@ -34,6 +34,7 @@ struct Row {
   const char* gradient = "";
   const char* activations = "";
   const char* gathers = "";
+  const char* reduce = "";
 };
 const Row kLayouts[] = {
     {.name = "OneRank", .family = "gpt2", .precision = "fp32"},
@@ -134,6 +135,20 @@ const Row kLayouts[] = {
      .zero = 3,
      .recompute = "block",
      .gathers = "fp8"},
+    {.name = "CodesOfGradients",
+     .family = "llama",
+     .precision = "bf16",
+     .dp = 4,
+     .zero = 2,
+     .shard_size = 2,
+     .reduce = "int8"},
+    {.name = "CodesOfGradientsInContext",
+     .family = "gpt2",
+     .precision = "bf16",
+     .pp = 2,
+     .cp = 2,
+     .zero = 1,
+     .reduce = "fp8"},
     {.name = "AllAtOnce",
      .family = "gpt2",
      .precision = "bf16",
@@ -167,6 +182,7 @@ LayoutCase CaseOf(const Row& row) {
   l.set_moments_format(row.moments);
   l.set_activation_format(row.activations);
   l.set_gather_format(row.gathers);
+  l.set_reduce_format(row.reduce);
   return c;
 }
 

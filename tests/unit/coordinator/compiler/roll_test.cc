@@ -34,6 +34,12 @@ std::vector<TinyJob> LongJobs() {
     }
   }
   jobs.push_back({.precision = "fp16", .micro_batches = 40});
+  jobs.push_back({.family = "llama",
+                  .precision = "bf16",
+                  .data_parallel = 4,
+                  .micro_batches = 40,
+                  .zero_stage = 2,
+                  .reduce_format = "int8"});
   jobs.push_back({.data_parallel = 2, .micro_batches = 40, .tensor_parallel = 2});
   jobs.push_back({.family = "llama",
                   .data_parallel = 2,

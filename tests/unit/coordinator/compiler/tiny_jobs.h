@@ -86,6 +86,7 @@ struct TinyJob {
   std::string gradient_format = {};
   std::string activation_format = {};
   std::string gather_format = {};
+  std::string reduce_format = {};
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -164,6 +165,7 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_moments_format(job.moments_format);
   layout.set_activation_format(job.activation_format);
   layout.set_gather_format(job.gather_format);
+  layout.set_reduce_format(job.reduce_format);
   PutOn(job.parameter, layout.mutable_offload()->mutable_parameter());
   PutOn(job.gradient, layout.mutable_offload()->mutable_gradient());
   PutOn(job.optimizer, layout.mutable_offload()->mutable_optimizer());

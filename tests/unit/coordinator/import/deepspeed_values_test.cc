@@ -258,6 +258,18 @@ TEST(DeepSpeedValuesTest, QuantizedWeightsAreGatheredInBlocks) {
   EXPECT_EQ(Of(early, "zero_optimization.zero_quantized_weights").fate, Fate::kAbsent);
 }
 
+TEST(DeepSpeedValuesTest, QuantizedGradientsAreSentInBlocks) {
+  const auto with = [](int stage, const char* on) {
+    return Import(absl::StrCat(R"({"bf16":{"enabled":true},"zero_optimization":{"stage":)", stage,
+                               R"(,"zero_quantized_gradients":)", on, "}}"));
+  };
+  for (const int stage : {1, 2, 3}) EXPECT_EQ(with(stage, "true").Get("formats.reduce"), "int8");
+  EXPECT_NE(with(3, "false").Get("formats.reduce"), "int8");
+  const SpecDraft whole = with(0, "true");
+  EXPECT_NE(whole.Get("formats.reduce"), "int8");
+  EXPECT_EQ(Of(whole, "zero_optimization.zero_quantized_gradients").fate, Fate::kAbsent);
+}
+
 TEST(DeepSpeedValuesTest, ABatchThatIsNoNumberIsRefused) {
   EXPECT_THAT(Refusal(R"({"train_batch_size":"8"})"), HasSubstr("must be a number"));
   EXPECT_THAT(Refusal("\xff{}"), HasSubstr("UTF-8"));

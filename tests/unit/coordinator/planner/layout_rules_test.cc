@@ -227,6 +227,30 @@ TEST(LayoutRulesTest, GradientsAreNotSentInLessThanTheyAreComputedIn) {
               HasSubstr("formats.reduce: got 'bf16', must be f32 with train.precision fp32"));
 }
 
+TEST(LayoutRulesTest, GradientsAreSentInCodesToWhoKeepsTheirSum) {
+  const auto with = [](const char* precision, uint32_t zero, const char* reduce) {
+    return [=](v1::Layout& l) {
+      l.set_precision(precision);
+      l.set_data_parallel(2);
+      l.set_zero_stage(zero);
+      l.set_reduce_format(reduce);
+    };
+  };
+  for (const char* reduce : {"int8", "fp8"}) {
+    for (const uint32_t zero : {1, 2, 3}) {
+      EXPECT_TRUE(Check(with("bf16", zero, reduce)).ok()) << Check(with("bf16", zero, reduce));
+      EXPECT_TRUE(Check(with("fp32", zero, reduce)).ok());
+    }
+  }
+  EXPECT_TRUE(Check([&](v1::Layout& l) {
+                with("bf16", 2, "int8")(l);
+                l.set_gradient_format("bf16");
+              }).ok());
+  EXPECT_THAT(Refusal(with("bf16", 0, "int8")),
+              HasSubstr("formats.reduce: got 'int8', must be f32 or bf16 with zero 0, where every "
+                        "rank keeps the whole sum; try bf16, or layout.zero 1"));
+}
+
 TEST(LayoutRulesTest, GradientsInBf16AreSentSo) {
   const auto with = [](const char* precision, const char* gradient, const char* reduce) {
     return [=](v1::Layout& l) {

@@ -267,6 +267,14 @@ TEST(JobSpecTest, FormatsAreReadByName) {
   EXPECT_EQ(Parse(kMinimal).formats().activation(), "");
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {activation: bf16}\n")),
               HasSubstr("formats.activation: got \"bf16\", must be one of fp8, int8"));
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {reduce: int8}\n")).formats().reduce(), "int8");
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {reduce: int4}\n")),
+              HasSubstr("formats.reduce: got \"int4\", must be one of f32, bf16, fp8, int8"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal,
+                                   "formats: {reduce: int8}\nlayout: "
+                                   "{communication_dtype: fp32}\n")),
+              HasSubstr("layout.communication_dtype: got fp32, must be left out, as formats.reduce "
+                        "says int8"));
   EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {gather: int8}\n")).formats().gather(), "int8");
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {gather: int4}\n")),
               HasSubstr("formats.gather: got \"int4\", must be one of fp8, int8"));

@@ -180,6 +180,40 @@ TEST(BlockCodesTest, ZerosComeBackAsZerosAndTinyNumbersAsFiniteOnes) {
   }
 }
 
+TEST(BlockCodesTest, SumsAreThoseOfWhatEachPartIsWorth) {
+  constexpr int64_t kParts = 3, kCount = 70'003;
+  for (const Format format : kFormatsInBlocks) {
+    const BlockAttrs attrs = {.format = format};
+    Blocks all;
+    std::vector<double> sum(kCount), magnitude(kCount);
+    for (int64_t p = 0; p < kParts; ++p) {
+      std::vector<float> x = Numbers(kCount + p);
+      x.erase(x.begin(), x.begin() + p);
+      const Blocks part = Encode(x, attrs);
+      const std::vector<float> y = Decode(part, attrs);
+      for (int64_t i = 0; i < kCount; ++i) {
+        sum[i] += y[i];
+        magnitude[i] += std::abs(y[i]);
+      }
+      all.codes.insert(all.codes.end(), part.codes.begin(), part.codes.end());
+      all.scales.insert(all.scales.end(), part.scales.begin(), part.scales.end());
+    }
+    const auto blocks = static_cast<int64_t>(all.scales.size()) / kParts;
+    std::vector<float> of_one_thread;
+    for (const int threads : {1, 2}) {
+      std::vector<float> y(kCount);
+      ASSERT_TRUE(Launch(Op::kSumBlocks, attrs,
+                         {ViewOf(DType::kU8, all.codes.data(), {kParts, kCount}),
+                          ViewOf(DType::kF32, all.scales.data(), {kParts, blocks}), ViewOf(y)},
+                         threads)
+                      .ok());
+      for (int64_t i = 0; i < kCount; ++i) ASSERT_NEAR(y[i], sum[i], 0x1p-22 * magnitude[i]);
+      if (threads == 1) of_one_thread = y;
+      EXPECT_TRUE(y == of_one_thread);
+    }
+  }
+}
+
 // The step is skipped then, as it is without.
 TEST(BlockCodesTest, OfABlockThatIsNotFiniteNothingIs) {
   for (const Format format : kFormatsInBlocks) {
