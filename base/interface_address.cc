@@ -115,6 +115,18 @@ absl::StatusOr<std::string> AddressOf(std::string_view interface_or_address) {
       })));
 }
 
+std::string WithoutInterface(const std::string& host_port) {
+  const size_t colon = host_port.rfind(':');
+  if (colon == std::string::npos) return host_port;
+  for (const Interface& one : Interfaces()) {
+    if (one.name != host_port.substr(0, colon)) continue;
+    const bool is_v6 = one.address.find(':') != std::string::npos;
+    return absl::StrCat(is_v6 ? absl::StrCat("[", one.address, "]") : one.address,
+                        host_port.substr(colon));
+  }
+  return host_port;
+}
+
 std::string InterfaceOf(const std::string& address) {
   for (const Interface& one : Interfaces()) {
     if (one.address == address) return one.name;

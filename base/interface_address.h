@@ -33,6 +33,9 @@ std::string AddressTowards(const std::string& host_port);
 // are.
 absl::StatusOr<std::string> AddressOf(std::string_view interface_or_address);
 
+// `host_port` with an address in place of the name of an interface; else as it is.
+std::string WithoutInterface(const std::string& host_port);
+
 // The name of the interface with this address. Empty when there is none.
 std::string InterfaceOf(const std::string& address);
 

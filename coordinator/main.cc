@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "base/command_line.h"
 #include "base/exit_code.h"
+#include "base/interface_address.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "base/utf8.h"
@@ -107,7 +108,9 @@ int Plan(const Options& options) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const absl::Status written = WritePlanFiles(*prepared, options.files);
   if (!written.ok()) return Exit(options, written);
-  std::fputs(PlanOutput(*prepared, seconds.count(), options.output == "json", !options.by.empty()).c_str(), stdout);
+  std::fputs(
+      PlanOutput(*prepared, seconds.count(), options.output == "json", !options.by.empty()).c_str(),
+      stdout);
   if (prepared->refusal.ok()) return 0;
   std::fprintf(stderr, "terrace-coordinator: %s\n",
                std::string(prepared->refusal.message()).c_str());
@@ -151,14 +154,20 @@ std::string DefaultStateDirectory() {
 }
 
 void AddServe(CLI::App& app, ServeOptions& serve) {
-  app.add_option("--listen", serve.listen, "host:port for clients and workers; port 0: any free")
+  app.add_option("--listen", serve.listen,
+                 "host:port or interface:port for clients and workers; port 0: any free")
+      ->transform(WithoutInterface)
       ->capture_default_str();
   app.add_option("--port-file", serve.port_file, "file that gets the port taken");
   app.add_option("--state-dir", serve.state_directory, "folder of the store")
       ->capture_default_str();
-  app.add_option("--metrics-listen", serve.metrics_listen, "host:port of /metrics; none if absent");
+  app.add_option("--metrics-listen", serve.metrics_listen,
+                 "host:port or interface:port of /metrics; none if absent")
+      ->transform(WithoutInterface);
   app.add_flag("--metrics-insecure", serve.metrics_insecure, "/metrics off loopback without TLS");
-  app.add_option("--web-listen", serve.web_listen, "host:port of the web page; none if absent");
+  app.add_option("--web-listen", serve.web_listen,
+                 "host:port or interface:port of the web page; none if absent")
+      ->transform(WithoutInterface);
   app.add_option("--web-port-file", serve.web_port_file, "file that gets the web page's port");
   app.add_flag("--web-insecure", serve.web_insecure, "the web page off loopback without TLS");
   app.add_option("--web-token-file", serve.web_token_file,

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/command_line.h"
 #include "base/exit_code.h"
+#include "base/interface_address.h"
 #include "base/log.h"
 #include "base/strings.h"
 #include "base/utf8.h"
@@ -62,7 +63,8 @@ void AddOptions(CLI::App& app, DaemonOptions& options) {
       ->capture_default_str();
   app.add_option("--rank-binary", options.probe.rank_binary, "terrace-rank")->capture_default_str();
   app.add_option("--metrics-listen", options.metrics_listen,
-                 "host:port of /metrics; none if absent");
+                 "host:port or interface:port of /metrics; none if absent")
+      ->transform(WithoutInterface);
   app.add_flag("--metrics-insecure", options.metrics_insecure, "/metrics off loopback without TLS");
   app.add_option(
       "--data-address", options.data_address,

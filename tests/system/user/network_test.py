@@ -49,7 +49,7 @@ class IsolatedNetworkTest(ServiceTest):
 
     def start_coordinator(self):
         port_file = self.folder / "port"
-        coordinator = self.on(0, BIN / "terrace-coordinator", "serve", "--listen", self.address, "--insecure", "--port-file",
+        coordinator = self.on(0, BIN / "terrace-coordinator", "serve", "--listen", f"{self.links[0]}:7070", "--insecure", "--port-file",
                               port_file, "--state-dir", self.folder / "coordinator")
         self.wait_until(port_file.exists, "the coordinator listens")
         return coordinator
