@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/coordinator/prepare_specs.h"
 
 namespace terrace {
@@ -55,6 +56,35 @@ TEST(AllowedFormatsTest, NothingIsTakenThatIsNotNeeded) {
   const auto with = Prepare(spec, MakeBudget(int64_t{16} << 30));
   ASSERT_TRUE(with.ok() && without.ok()) << with.status() << without.status();
   EXPECT_EQ(with->plan.program_sha256(0), without->plan.program_sha256(0));
+}
+
+// Everything fits; only the link decides.
+TEST(AllowedFormatsTest, OneThatIsFasterByMoreThanATenthIsChosenThoughAllFits) {
+  v1::JobSpec spec = Alone(Spec("llama", "bf16"));
+  spec.mutable_layout()->set_dp(2);
+  for (const int zero : {1, 3}) {
+    spec.mutable_layout()->set_zero(zero);
+    v1::JobSpec allowing = spec;
+    allowing.mutable_formats()->mutable_allow()->set_gradient("bf16");
+    if (zero == 3) allowing.mutable_formats()->mutable_allow()->set_gather("int8");
+    for (const bool slow : {false, true}) {
+      SCOPED_TRACE(absl::StrCat("zero ", zero, slow ? ", a slow link" : ", a fast link"));
+      Budget budget = MakeBudget(0, 2);
+      budget.profile.set_link_bytes_per_second(slow ? 1e5 : 1e12);
+      budget.profile.set_link_latency_seconds(0);
+      const auto with = Prepare(allowing, budget), without = Prepare(spec, budget);
+      ASSERT_TRUE(with.ok() && without.ok()) << with.status() << without.status();
+      EXPECT_EQ(with->plan.layout().gradient_format(), slow ? "bf16" : "f32");
+      EXPECT_EQ(with->plan.layout().gather_format(), slow && zero == 3 ? "int8" : "");
+      const double faster =
+          without->plan.time().step_seconds() / with->plan.time().step_seconds() - 1;
+      if (slow) {
+        EXPECT_GT(faster, 0.1);
+      } else {
+        EXPECT_EQ(faster, 0);
+      }
+    }
+  }
 }
 
 TEST(AllowedFormatsTest, OneThatMakesItFitIsChosenAndAllWhereOneIsNotEnough) {
