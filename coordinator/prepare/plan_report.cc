@@ -193,6 +193,58 @@ v1::Alternative ReportAlternative(const WhyNot& why_not, const Evaluated& other)
   return alternative;
 }
 
+struct GatheredElements {
+  double as_codes = 0, as_they_are = 0;
+};
+
+void AddGathered(const v1::Program& program, const v1::Sequence& train,
+                 GatheredElements* gathered) {
+  std::set<uint32_t> scales;  // buffers
+  for (const v1::Instruction& instruction : train.instructions()) {
+    if (instruction.compute().op() == "decode_blocks")
+      scales.insert(instruction.operands(1).buffer());
+  }
+  for (const v1::Instruction& instruction : train.instructions()) {
+    if (instruction.collective().kind() != v1::ALL_GATHER) continue;
+    const v1::Operand& whole = instruction.operands(1);
+    const v1::Buffer& buffer = program.buffers(static_cast<int>(whole.buffer()));
+    if (buffer.class_() != v1::PARAMETER || buffer.lifetime() != v1::STEP) continue;
+    if (scales.contains(whole.buffer())) continue;
+    double elements = 1;
+    for (const int64_t size : whole.shape()) elements *= static_cast<double>(size);
+    (whole.dtype() == v1::U8 ? gathered->as_codes : gathered->as_they_are) += elements;
+  }
+}
+
+// Of matrices that a step gathers for a use.
+GatheredElements ElementsGathered(const std::vector<v1::Program>& programs) {
+  GatheredElements gathered;
+  for (const v1::Program& program : programs) {
+    for (const v1::Sequence& sequence : program.sequences()) {
+      if (sequence.name() == "train") AddGathered(program, sequence, &gathered);
+    }
+  }
+  return gathered;
+}
+
+// Where layout.gather_format has an effect on some matrices alone, or on none.
+void ReportGathers(const Evaluated& chosen, v1::Plan* plan) {
+  const std::string& format = chosen.layout.gather_format();
+  if (format.empty()) return;
+  const GatheredElements gathered = ElementsGathered(chosen.programs);
+  if (gathered.as_codes == 0) {
+    plan->mutable_layout()->clear_gather_format();
+    plan->add_remarks(absl::StrCat(
+        "formats.gather: ", format, " has no effect: no matrix is gathered for a use, as all have "
+        "fewer elements than layout.persistent_parameters or come in tiles (layout.tile_bytes)"));
+  } else if (gathered.as_they_are > 0) {
+    plan->add_remarks(absl::StrFormat(
+        "formats.gather: %.0f %% of the elements that a step gathers travel in %s; matrices that "
+        "come in tiles (layout.tile_bytes) travel as they are",
+        100 * gathered.as_codes / (gathered.as_codes + gathered.as_they_are), format));
+  }
+}
+
 void ReportPrograms(const Evaluated& chosen, v1::Plan* plan) {
   uint32_t instructions = 0;
   for (const v1::Program& program : chosen.programs) {
@@ -236,6 +288,7 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
     plan.add_remarks(absl::StrCat("layout.communication_dtype: ", older,
                                   " is now formats.reduce: ", older == "fp32" ? "f32" : older));
   }
+  ReportGathers(chosen, &plan);
   plan.set_break_even_tokens(BreakEvenTokens(budget.profile, chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
   plan.set_fits(chosen.fits);

@@ -16,8 +16,10 @@ namespace terrace {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 TEST(PrepareTest, ThePlanIsThatOfItsPrograms) {
   for (const std::string& family : Families()) {
@@ -198,6 +200,30 @@ TEST(PrepareTest, WhatTheConfigAsksForAndDoesNotGetIsPartOfThePlan) {
   const auto prepared = Prepare(spec, MakeBudget());
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_THAT(prepared->plan.remarks(), ElementsAre(HasSubstr("attn_pdrop: got 0.1")));
+}
+
+TEST(PrepareTest, APlanSaysWhereGathersInEightBitsHaveNoEffectOrOnSomeMatricesAlone) {
+  v1::JobSpec spec = Gpt2("bf16", 2);
+  spec.mutable_layout()->set_zero(3);
+  spec.mutable_formats()->set_gather("int8");
+  const auto plan_of = [&spec] {
+    const auto prepared = Prepare(spec, MakeBudget(0, 2));
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    return prepared.ok() ? prepared->plan : v1::Plan();
+  };
+  const v1::Plan all = plan_of();
+  EXPECT_EQ(all.layout().gather_format(), "int8");
+  EXPECT_THAT(all.remarks(), IsEmpty());
+  spec.mutable_layout()->set_persistent_parameters(100'000'000);
+  const v1::Plan none = plan_of();
+  EXPECT_EQ(none.layout().gather_format(), "");
+  EXPECT_THAT(none.remarks(), ElementsAre(HasSubstr("formats.gather: int8 has no effect")));
+  spec.mutable_layout()->set_persistent_parameters(-1);
+  spec.mutable_layout()->set_tile_bytes(int64_t{1} << 20);
+  const v1::Plan some = plan_of();
+  EXPECT_EQ(some.layout().gather_format(), "int8");
+  ASSERT_EQ(some.remarks_size(), 1);
+  EXPECT_THAT(some.remarks(0), ContainsRegex("[1-9][0-9]? % of the elements"));
 }
 
 TEST(PrepareTest, AWindowThatTheModelLacksIsRefused) {
