@@ -8,10 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "coordinator/planner/gpu_profile.h"
+#include "proto/clean_strings.h"
 
 namespace terrace {
 namespace {
+
+constexpr size_t kNameBytesMax = 253;  // of a host's name
 
 bool IsAlive(const v1::RankReport& report) {
   return report.state() != v1::RANK_SUCCEEDED && report.state() != v1::RANK_FAILED;
@@ -83,12 +87,18 @@ absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t n
         absl::StrCat("a worker needs a name and a device; got name \"", node.name(), "\" and ",
                      node.devices(), " devices"));
   }
+  if (node.name() != CleanLine(node.name(), kNameBytesMax)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the worker's name: got \"", CleanLine(node.name(), kNameBytesMax), "\", must be at most ",
+        kNameBytesMax, " bytes without control characters; start it with another --name"));
+  }
   if (nodes_.size() >= kNodesMax && !nodes_.contains(node.name())) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this coordinator has ", kNodesMax, " workers, the most it takes"));
   }
   Entry& entry = nodes_[node.name()];
   entry.node = node;
+  CleanStrings(&entry.node);
   entry.session = session;
   entry.instance = std::string(instance);
   entry.connected = true;

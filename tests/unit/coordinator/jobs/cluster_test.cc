@@ -63,6 +63,29 @@ TEST(ClusterTest, NothingStandsForKnownGpusAndCpus) {
   EXPECT_EQ(ViewOf(cpu).external_bytes, 0);
 }
 
+// Names and what drivers say end on terminals.
+TEST(ClusterTest, TextOfAWorkerIsMadeHarmless) {
+  Cluster cluster({}, 0);
+  v1::Node node = Gpus("fast\x1b[31m\ncard", 1, 42 * kGb, 85 * kGb);
+  for (const char* name : {"a\x1b[31mb", "a\nb", "a\xff", "a\u202eb"}) {
+    node.set_name(name);
+    const absl::Status status = cluster.Register(node, 1, 0);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the worker's name: got \"a\\"));
+  }
+  node.set_name(std::string(254, 'n'));
+  EXPECT_FALSE(cluster.Register(node, 1, 0).ok());
+  node.set_name("x\"y\\z \u00e9");
+  node.mutable_profile()->add_kernels()->set_kernel("k\x07");
+  node.mutable_profile()->set_doubt("busy\n\tline");
+  ASSERT_TRUE(cluster.Register(node, 1, 0).ok());
+  const v1::Node kept = cluster.List(1).at(0);
+  EXPECT_EQ(kept.name(), node.name());
+  EXPECT_EQ(kept.device_name(), "fast\\x1b[31m\\ncard");
+  EXPECT_EQ(kept.profile().kernels(0).kernel(), "k\\x07");
+  EXPECT_EQ(kept.profile().doubt().find('\n'), std::string::npos);
+}
+
 // Two jobs with a rank each on these devices of a worker with so many GPUs.
 bool CountsOthers(uint32_t gpus, uint32_t own, uint32_t others, v1::RankState state,
                   const std::string& other = "b-2") {
