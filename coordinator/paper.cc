@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "base/pipe_text.h"
 #include "base/status_macros.h"
-#include "coordinator/planner/cluster.h"
-#include "coordinator/planner/cluster_file.h"
+#include "coordinator/hardware/cluster.h"
+#include "coordinator/hardware/cluster_file.h"
 #include "coordinator/planning/inputs.h"
 #include "coordinator/prepare/uncertainty.h"
 

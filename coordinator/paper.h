@@ -17,7 +17,7 @@ struct JobOnPaper {
   std::string why_not_runnable;  // of its devices; empty: jobs can run there
 };
 
-// `cluster`: as planner/cluster.h reads it, or the path of a YAML file (with a slash, or ending in
+// `cluster`: as hardware/cluster.h reads it, or the path of a YAML file (with a slash, or ending in
 // .yaml or .yml).
 absl::StatusOr<JobOnPaper> ReadJobOnPaper(const std::string& spec_path, const std::string& cluster);
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/planner/gpu_profile.h"
-#include "coordinator/planner/profiles.h"
+#include "coordinator/hardware/gpu_profile.h"
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/planner/space.h"
 #include "coordinator/prepare/allowed_formats.h"
 #include "coordinator/prepare/evaluate.h"

@@ -1,6 +1,6 @@
 // What the speed of an op depends on: the name under which its rate is measured and looked up, the
 // arithmetic, and up to three sizes. One place for those who measure (worker/rank/probe_*) and
-// those who predict (coordinator/planner/compute_time.h), so that both mean the same.
+// those who predict (coordinator/simulator/compute_time.h), so that both mean the same.
 //
 // Thread-safe: no state.
 //
@@ -25,7 +25,8 @@ namespace terrace::kernels {
 // the one of which neither is.
 struct RateClass {
   std::string kernel;
-  std::string precision;  // "fp32", "tf32", "bf16": of the products, where there are any, or the elements
+  std::string
+      precision;  // "fp32", "tf32", "bf16": of the products, where there are any, or the elements
   int64_t rows = 1;
   int64_t columns = 1;
   int64_t inner = 1;

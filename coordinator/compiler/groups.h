@@ -10,8 +10,8 @@
 
 #include "coordinator/compiler/graph.h"
 #include "coordinator/compiler/schedule.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/model/config.h"
-#include "coordinator/planner/layout_rules.h"
 #include "proto/grid.h"
 #include "proto/v1/plan.pb.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "coordinator/planner/layout_rules_precision.h"
+#include "coordinator/layout/precision.h"
 
 namespace terrace::compiler {
 namespace {

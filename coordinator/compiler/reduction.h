@@ -9,7 +9,7 @@
 // sums are kept in layout.gradient_format after; with int8 or fp8 gradients of matrices are sent in
 // codes (coded_sum.h). All other sums are in layout.gradient_format.
 //
-// Where updates come at once (UpdatesAtOnce in planner/layout_rules.h) a gradient is used up as
+// Where updates come at once (UpdatesAtOnce in layout/rules.h) a gradient is used up as
 // soon as it is final and the step has no more use for its weights, and its memory is free: two
 // layers behind what ranks had to sum, so that no computation waits for the link. LOMO (Lv et al.
 // 2023, arXiv 2306.09782) does so for SGD. What stages sum together is left until the passes have

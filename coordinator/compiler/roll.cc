@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "coordinator/compiler/roll_values.h"
 #include "coordinator/compiler/staging.h"
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 #include "proto/operands.h"
 #include "proto/sequences.h"
 

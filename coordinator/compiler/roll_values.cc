@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/compiler/liveness.h"
+#include "coordinator/compiler/pack/liveness.h"
 #include "proto/loops.h"
 #include "proto/operands.h"
 

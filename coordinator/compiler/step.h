@@ -29,7 +29,7 @@ struct TrainOptions {
   int micro_batches = 1;
   int64_t bucket_bytes = 0;
   float clip_grad_norm = 0;
-  bool updates_at_once = false;  // UpdatesAtOnce in planner/layout_rules.h
+  bool updates_at_once = false;  // UpdatesAtOnce in layout/rules.h
   bool scales_loss = false;      // the loss's gradient is multiplied by the schedule's factor
   kernels::AdamwAttrs adamw;     // weight_decay of those parameters that decay
   std::string name = std::string(kTrain);

@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
-#include "coordinator/planner/gpu_profile.h"
+#include "coordinator/hardware/gpu_profile.h"
 #include "proto/clean_strings.h"
 
 namespace terrace {

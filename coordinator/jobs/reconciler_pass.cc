@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "coordinator/jobs/gang_failure.h"
 #include "coordinator/jobs/reconciler.h"
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 #include "proto/grid.h"
 #include "proto/spec_changes.h"
 

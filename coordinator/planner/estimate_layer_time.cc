@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/planner/layout_rules_precision.h"
+#include "coordinator/layout/precision.h"
 #include "proto/peak_flops.h"
 
 namespace terrace {

@@ -7,8 +7,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "coordinator/planner/compute_time.h"
 #include "coordinator/planner/estimate_stages.h"
+#include "coordinator/simulator/compute_time.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {

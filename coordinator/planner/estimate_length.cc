@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 
 namespace terrace {
 namespace {

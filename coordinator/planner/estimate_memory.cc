@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "coordinator/layout/rules.h"
 #include "coordinator/planner/estimate_work.h"
-#include "coordinator/planner/layout_rules.h"
 
 namespace terrace {
 namespace {

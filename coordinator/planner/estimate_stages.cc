@@ -5,8 +5,8 @@
 #include <cmath>
 #include <string>
 
-#include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/layout_rules_precision.h"
+#include "coordinator/layout/precision.h"
+#include "coordinator/layout/rules.h"
 
 namespace terrace {
 

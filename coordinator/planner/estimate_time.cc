@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/hardware/profiles.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/planner/estimate_layer_time.h"
-#include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/link_time.h"
-#include "coordinator/planner/profiles.h"
+#include "coordinator/simulator/link_time.h"
 
 namespace terrace {
 namespace {

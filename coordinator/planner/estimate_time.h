@@ -11,10 +11,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "coordinator/planner/compute_time.h"
 #include "coordinator/planner/estimate_layer_time.h"
 #include "coordinator/planner/estimate_memory.h"
 #include "coordinator/planner/estimate_stages.h"
+#include "coordinator/simulator/compute_time.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {

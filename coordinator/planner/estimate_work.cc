@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/layout_rules_precision.h"
+#include "coordinator/layout/precision.h"
+#include "coordinator/layout/rules.h"
 #include "kernels/gemm_workspace.h"
 #include "kernels/op.h"
 #include "proto/op_workspace.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 
 namespace terrace {
 namespace {

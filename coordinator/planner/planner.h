@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/hardware/budget.h"
 #include "coordinator/model/model.h"
 #include "coordinator/planner/estimate.h"
 #include "coordinator/planner/fit.h"
@@ -20,18 +21,6 @@
 #include "proto/v1/plan.pb.h"
 
 namespace terrace {
-
-// What the job may use: read off the spec and, where the spec leaves it open, off the workers that
-// are there.
-struct Budget {
-  uint32_t nodes = 1;
-  uint32_t ranks = 1;  // on all nodes; a layout uses them all
-  uint32_t threads_per_rank = 1;
-  std::string device;               // as Layout.device
-  int64_t device_memory_bytes = 0;  // per rank; 0: unlimited
-  int64_t external_bytes = 0;       // of a rank outside its arenas, learned; 0: nothing was learned
-  v1::HardwareProfile profile;
-};
 
 enum class Search {
   kPlain,  // what is not pinned is off: data parallelism over all ranks, no ZeRO, no recompute
@@ -61,9 +50,6 @@ bool HopelessElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
                        const v1::JobSpec& spec);
 // The same by what closed forms are off by in nineteen cases of twenty.
 bool UnlikelyElsewhere(const MemoryEstimate& memory, const v1::JobSpec& spec);
-
-// Of a rank's device, for its arenas: at least 1 where there is a limit, 0 where there is none.
-int64_t ArenaBytesOf(const Budget& budget);
 
 struct Proposal {
   v1::Layout layout;   // complete
@@ -110,8 +96,5 @@ absl::StatusOr<bool> AnyHopeful(const v1::JobSpec& spec, const Model& model, con
 absl::StatusOr<std::vector<v1::Layout>> Candidates(const v1::JobSpec& spec, const Model& model,
                                                    const Budget& budget,
                                                    Search search = Search::kPlain);
-
-// Nodes that the pinned degrees of parallelism ask for, within resources.nodes.
-uint32_t NodesFor(const v1::JobSpec& spec);
 
 }  // namespace terrace

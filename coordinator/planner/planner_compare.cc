@@ -9,9 +9,9 @@
 #include <tuple>
 #include <utility>
 
+#include "coordinator/layout/rules.h"
 #include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/estimate_length.h"
-#include "coordinator/planner/layout_rules.h"
 
 namespace terrace {
 namespace {

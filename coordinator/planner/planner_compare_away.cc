@@ -10,8 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/planner/estimate_stages.h"
-#include "coordinator/planner/layout_rules.h"
 #include "coordinator/planner/planner_compare.h"
 
 namespace terrace {

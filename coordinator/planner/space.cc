@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "coordinator/layout/precision.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/planner/degrees.h"
 #include "coordinator/planner/estimate_stages.h"
 #include "coordinator/planner/fit.h"
-#include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/layout_rules_precision.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/compile.h"
-#include "coordinator/planner/profiles.h"
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare/layout_text.h"
 #include "proto/caching_need.h"
 #include "proto/program_check.h"

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/model/model.h"
 #include "coordinator/planner/planner.h"
-#include "coordinator/planner/simulate.h"
+#include "coordinator/simulator/simulate.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/compiler/schedule.h"
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 #include "proto/program_text.h"
 
 namespace terrace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "coordinator/planner/simulate.h"
+#include "coordinator/simulator/simulate.h"
 #include "proto/sequences.h"
 
 namespace terrace {

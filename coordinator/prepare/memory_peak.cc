@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/compiler/liveness.h"
+#include "coordinator/compiler/pack/liveness.h"
 
 namespace terrace {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/compiler/liveness.h"
+#include "coordinator/compiler/pack/liveness.h"
 #include "coordinator/prepare/memory_peak.h"
 #include "proto/arena_pages.h"
 #include "proto/caching_need.h"

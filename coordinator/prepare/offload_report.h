@@ -7,10 +7,10 @@
 // run beside the passes, S_p being the busiest of them, while the optimizer's streams come after:
 // S_o is what the step waits for them. Where copies take the cores that compute (the CPU backend),
 // what shares them does not hide: work of A seconds alone, beside which computation goes at the
-// pace p instead of p_0 (planner/pace.h), adds A (1 / p - 1 / p_0). q is that of all copies of the
-// passes together and of what the host computes beside them; elsewhere q = 0. T tokens make a step
-// of max(c T + q, S_p) + S_o seconds, and the offload costs at most k of it, max(c T + q, S_p) +
-// S_o <= c T / (1 - k), from
+// pace p instead of p_0 (simulator/pace.h), adds A (1 / p - 1 / p_0). q is that of all copies of
+// the passes together and of what the host computes beside them; elsewhere q = 0. T tokens make a
+// step of max(c T + q, S_p) + S_o seconds, and the offload costs at most k of it, max(c T + q, S_p)
+// + S_o <= c T / (1 - k), from
 //
 //   T = max((1 - k) / k (S_o + q), (1 - k) (S_p + S_o)) / c
 //

@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "coordinator/planner/catalogue.h"
+#include "coordinator/hardware/catalogue.h"
+#include "coordinator/layout/precision.h"
 #include "coordinator/planner/degrees.h"
 #include "coordinator/planner/estimate_length.h"
-#include "coordinator/planner/layout_rules_precision.h"
 #include "coordinator/prepare/search_choice.h"
 #include "coordinator/prepare/search_trial.h"
 

@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/estimate_length.h"
 #include "coordinator/planner/fit.h"
-#include "coordinator/planner/layout_rules.h"
 
 namespace terrace {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "base/status_macros.h"
-#include "coordinator/planner/blind_errors.h"
+#include "coordinator/hardware/blind_errors.h"
+#include "coordinator/hardware/rates.h"
 #include "coordinator/planner/estimate.h"
-#include "coordinator/planner/rates.h"
 #include "coordinator/prepare/evaluate.h"
 
 namespace terrace {

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/planner/simulate.h"
+#include "coordinator/simulator/simulate.h"
 #include "proto/live_memory.h"
 
 namespace terrace {

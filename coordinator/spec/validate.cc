@@ -46,7 +46,7 @@ std::string NearestDivisors(int64_t number, int64_t got) {
                                           : absl::StrCat(below, " or ", above);
 }
 
-// What needs no model to be wrong; planner/layout_rules.h knows the rest.
+// What needs no model to be wrong; layout/rules.h knows the rest.
 void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
   const v1::LayoutSpec& layout = spec.layout();
   const int64_t batch = spec.train().global_batch();

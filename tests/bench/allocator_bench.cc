@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "coordinator/compiler/compile.h"
+#include "coordinator/hardware/catalogue.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/catalogue.h"
-#include "coordinator/planner/simulate.h"
+#include "coordinator/simulator/simulate.h"
 #include "proto/caching/cache.h"
 #include "proto/program_check.h"
 

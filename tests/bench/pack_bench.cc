@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/compiler/liveness.h"
-#include "coordinator/compiler/pack.h"
-#include "coordinator/compiler/place.h"
+#include "coordinator/compiler/pack/liveness.h"
+#include "coordinator/compiler/pack/pack.h"
+#include "coordinator/compiler/pack/place.h"
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/profiles.h"
-#include "coordinator/planner/simulate.h"
 #include "coordinator/prepare.h"
+#include "coordinator/simulator/simulate.h"
 #include "proto/program_check.h"
-#include "tests/unit/coordinator/compiler/pack_data.h"
-#include "tests/unit/coordinator/compiler/pack_programs.h"
+#include "tests/unit/coordinator/compiler/pack/data.h"
+#include "tests/unit/coordinator/compiler/pack/programs.h"
 
 namespace terrace {
 namespace {
@@ -38,7 +38,7 @@ void BM_PackFile(benchmark::State& state, const std::string& name) {
 }
 BENCHMARK_CAPTURE(BM_PackFile, pangu_2 .6B, "pangu_2.6B.csv")->Unit(benchmark::kMillisecond);
 
-// All training programs of tests/unit/coordinator/compiler/pack_programs.h; the worst certificate.
+// All training programs of tests/unit/coordinator/compiler/pack/programs.h; the worst certificate.
 void BM_PackTrainingPrograms(benchmark::State& state) {
   std::vector<std::vector<PackBuffer>> programs;
   for (const ProgramShape& shape : TrainingProgramShapes()) {

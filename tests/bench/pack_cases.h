@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/compiler/liveness.h"
-#include "coordinator/compiler/pack.h"
+#include "coordinator/compiler/pack/liveness.h"
+#include "coordinator/compiler/pack/pack.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/layout_rules.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/planner/cluster.h"
+#include "coordinator/hardware/cluster.h"
 #include "coordinator/prepare.h"
 #include "tests/bench/search_cases.h"
 

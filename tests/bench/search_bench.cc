@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/planner/cluster.h"
+#include "coordinator/hardware/cluster.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"

@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "coordinator/planner/rates.h"
+#include "coordinator/hardware/rates.h"
 
 namespace terrace {
 namespace {
@@ -158,8 +158,7 @@ std::vector<BlindPrediction> AsCatalogued(const std::vector<PublishedRun>& all) 
   return predictions;
 }
 
-BlindSummary SummaryOf(const std::vector<BlindPrediction>& predictions,
-                       const std::string& source) {
+BlindSummary SummaryOf(const std::vector<BlindPrediction>& predictions, const std::string& source) {
   std::vector<double> errors;
   BlindSummary summary;
   for (const BlindPrediction& one : predictions) {

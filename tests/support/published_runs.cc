@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 
 namespace terrace {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/catalogue.h"
+#include "coordinator/hardware/catalogue.h"
 #include "coordinator/planner/estimate.h"
 
 namespace terrace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/planner/profiles.h"
-#include "coordinator/planner/simulate.h"
+#include "coordinator/hardware/profiles.h"
+#include "coordinator/simulator/simulate.h"
 #include "tests/system/layout_data.h"
 
 namespace terrace {

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <string>
 
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/profiles.h"
 #include "coordinator/prepare.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 #include "tests/unit/proto/broken_programs.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_split.h"
-#include "coordinator/planner/catalogue.h"
+#include "coordinator/hardware/catalogue.h"
 #include "proto/layout_text.h"
 
 namespace terrace {

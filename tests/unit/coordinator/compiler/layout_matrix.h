@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/compile.h"
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

@@ -6,8 +6,8 @@
 
 #include <functional>
 
-#include "coordinator/planner/profiles.h"
-#include "coordinator/planner/simulate.h"
+#include "coordinator/hardware/profiles.h"
+#include "coordinator/simulator/simulate.h"
 #include "proto/loops.h"
 #include "proto/program_check.h"
 #include "proto/sequences.h"

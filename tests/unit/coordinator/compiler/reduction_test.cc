@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/compiler/liveness.h"
+#include "coordinator/compiler/pack/liveness.h"
 #include "proto/grid.h"
 #include "tests/unit/coordinator/compiler/tiny_stage.h"
 

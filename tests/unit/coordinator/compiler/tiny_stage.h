@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "coordinator/compiler/stage.h"
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace::compiler {

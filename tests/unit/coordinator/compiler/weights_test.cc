@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/compiler/liveness.h"
+#include "coordinator/compiler/pack/liveness.h"
 #include "tests/unit/coordinator/compiler/tiny_stage.h"
 
 namespace terrace::compiler {

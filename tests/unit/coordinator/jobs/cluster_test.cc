@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/planner/catalogue.h"
+#include "coordinator/hardware/catalogue.h"
 
 namespace terrace {
 namespace {

@@ -9,9 +9,9 @@
 #include <functional>
 
 #include "coordinator/compiler/compile.h"
+#include "coordinator/hardware/profiles.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/profiles.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

@@ -5,8 +5,8 @@
 
 #include <optional>
 
+#include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/layout_rules.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

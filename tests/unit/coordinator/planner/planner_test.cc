@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/hardware/profiles.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/degrees.h"
 #include "coordinator/planner/estimate.h"
-#include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/profiles.h"
 #include "coordinator/planner/space.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 

@@ -9,7 +9,7 @@
 #include <ostream>
 #include <string>
 
-#include "coordinator/planner/profiles.h"
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "coordinator/compiler/compile.h"
-#include "coordinator/planner/layout_rules.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/prepare/layout_text.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"

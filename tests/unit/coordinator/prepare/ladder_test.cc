@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "coordinator/planner/profiles.h"
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare/evaluate.h"
 #include "proto/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/hardware/cluster.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/cluster.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/prepare/search.h"
 #include "tests/unit/coordinator/prepare/open_spec.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "coordinator/planner/profiles.h"
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare.h"
 #include "proto/program_text.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/planner/blind_errors.h"
+#include "coordinator/hardware/blind_errors.h"
 #include "tests/support/blind_errors.h"
 #include "tests/support/published_runs.h"
 #include "tests/support/simulated_runs.h"

@@ -16,10 +16,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/hardware/cluster.h"
+#include "coordinator/hardware/profiles.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/cluster.h"
-#include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/profiles.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"

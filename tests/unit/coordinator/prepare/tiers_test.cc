@@ -7,8 +7,8 @@
 #include <regex>
 #include <string>
 
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/profiles.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/offload_report.h"

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/hardware/cluster.h"
+#include "coordinator/hardware/profiles.h"
+#include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/planner/cluster.h"
 #include "coordinator/planner/estimate_length.h"
-#include "coordinator/planner/layout_rules.h"
-#include "coordinator/planner/profiles.h"
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "coordinator/planner/profiles.h"
+#include "coordinator/hardware/profiles.h"
 #include "coordinator/report/breakdown.h"
 #include "coordinator/report/html.h"
 #include "coordinator/report/measured_step.h"

@@ -1,8 +1,6 @@
 // What is measured of GPUs, on a device whose clock the test plays.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/rank/probe_device.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "tests/unit/kernels/cuda/simt/fake_device.h"
+#include "worker/probe/device.h"
 
 namespace terrace {
 namespace {

@@ -1,0 +1,33 @@
+// What a job may use of the hardware.
+//
+// Pure. Thread-compatible: plain data.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "proto/v1/job.pb.h"
+#include "proto/v1/plan.pb.h"
+
+namespace terrace {
+
+// Read off the spec and, where the spec leaves it open, off the workers that are there.
+struct Budget {
+  uint32_t nodes = 1;
+  uint32_t ranks = 1;  // on all nodes; a layout uses them all
+  uint32_t threads_per_rank = 1;
+  std::string device;               // as Layout.device
+  int64_t device_memory_bytes = 0;  // per rank; 0: unlimited
+  int64_t external_bytes = 0;       // of a rank outside its arenas, learned; 0: nothing was learned
+  v1::HardwareProfile profile;
+};
+
+// Of a rank's device, for its arenas: at least 1 where there is a limit, 0 where there is none.
+int64_t ArenaBytesOf(const Budget& budget);
+
+// Nodes that the pinned degrees of parallelism ask for, within resources.nodes.
+uint32_t NodesFor(const v1::JobSpec& spec);
+
+}  // namespace terrace

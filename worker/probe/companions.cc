@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/probe/companions.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace terrace {
+
+absl::StatusOr<std::unique_ptr<Companions>> Companions::Create(int count, int threads) {
+  std::vector<KernelRunner> runners;
+  for (int i = 0; i < count; ++i) {
+    ASSIGN_OR_RETURN(KernelRunner runner, KernelRunner::Create(threads));
+    runners.push_back(std::move(runner));
+  }
+  return std::unique_ptr<Companions>(new Companions(std::move(runners)));
+}
+
+Companions::Companions(std::vector<KernelRunner> runners) : runners_(std::move(runners)) {
+  for (KernelRunner& runner : runners_) {
+    threads_.emplace_back([this, &runner] { Run(&runner); });
+  }
+}
+
+Companions::~Companions() {
+  ending_.store(true);
+  Do(nullptr);
+}
+
+void Companions::Do(const ProbeCase* one, int64_t window_bytes) {
+  const int all = static_cast<int>(runners_.size());
+  followed_.store(0);
+  // Read by the threads only after the round that they follow.
+  case_ = one;
+  window_bytes_ = window_bytes;
+  round_.fetch_add(1);
+  round_.notify_all();
+  for (int done = followed_.load(); done < all; done = followed_.load()) followed_.wait(done);
+}
+
+void Companions::Run(KernelRunner* runner) {
+  for (int seen = 0;;) {
+    round_.wait(seen);
+    seen = round_.load();
+    const ProbeCase* const one = case_;
+    runner->SetWindow(window_bytes_);
+    followed_.fetch_add(1);
+    followed_.notify_all();
+    if (ending_.load()) return;
+    while (one != nullptr && round_.load(std::memory_order_relaxed) == seen) runner->Call(*one);
+  }
+}
+
+}  // namespace terrace

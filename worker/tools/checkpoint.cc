@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/tools/checkpoint.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "base/exit_code.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "proto/program_text.h"
+#include "proto/v1/tools.pb.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/rank/checkpoint_tokenizer.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsCheckpoint(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(fs::path(path) / "manifest.json", ignored);
+}
+
+v1::Checkpoint ToMessage(const CheckpointInfo& info) {
+  v1::Checkpoint message;
+  message.set_path(info.path);
+  message.set_step(info.step);
+  message.set_tokens(info.tokens);
+  message.set_bytes(info.bytes);
+  message.set_unix_ms(info.unix_ms);
+  message.set_job(info.job);
+  message.set_complete(info.complete);
+  message.set_problem(info.problem);
+  return message;
+}
+
+std::string TimeText(int64_t unix_ms) {
+  return unix_ms == 0 ? "-"
+                      : absl::FormatTime("%Y-%m-%d %H:%M:%SZ", absl::FromUnixMillis(unix_ms),
+                                         absl::UTCTimeZone());
+}
+
+void PrintTable(const v1::CheckpointList& list, std::ostream& out) {
+  if (list.checkpoints().empty()) {
+    out << "no checkpoints\n";
+    return;
+  }
+  out << absl::StreamFormat("%10s %14s %10s  %-21s %s\n", "STEP", "TOKENS", "SIZE", "WRITTEN",
+                            "PATH");
+  for (const v1::Checkpoint& item : list.checkpoints()) {
+    out << absl::StreamFormat("%10d %14d %10s  %-21s %s", item.step(), item.tokens(),
+                              FormatBytes(item.bytes()), TimeText(item.unix_ms()), item.path());
+    if (!item.complete()) out << "  DAMAGED: " << item.problem();
+    out << "\n";
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> PathsToVerify(const std::string& path) {
+  if (IsCheckpoint(path)) return std::vector<std::string>{path};
+  ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> list, ListCheckpoints(path));
+  if (list.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(path, " is neither a checkpoint nor a directory of them"));
+  }
+  std::vector<std::string> paths;
+  for (const CheckpointInfo& info : list) paths.push_back(info.path);
+  return paths;
+}
+
+absl::StatusOr<int64_t> FolderBytes(const std::string& folder) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    bytes += it->file_size(error);
+  }
+  if (error) {
+    return absl::InternalError(absl::StrCat("cannot read ", folder, ": ", error.message()));
+  }
+  return bytes;
+}
+
+absl::StatusOr<v1::CheckpointExport> Export(const CheckpointExportArgs& args) {
+  v1::CheckpointExport result;
+  result.set_checkpoint(args.checkpoint);
+  if (!IsCheckpoint(args.checkpoint)) {
+    ASSIGN_OR_RETURN(const CheckpointInfo newest, NewestCheckpoint(args.checkpoint));
+    result.set_checkpoint(newest.path);
+  }
+  SpecialTokens special;
+  const auto tokenizer = TokenizerOfCheckpoint(result.checkpoint());
+  if (tokenizer.ok()) {
+    special = (*tokenizer)->special_tokens();
+  } else {
+    log::Warn("the export names no end token: ", tokenizer.status().message());
+  }
+  RETURN_IF_ERROR(ExportCheckpoint(result.checkpoint(), args.output_folder, args.dtype, special));
+  ASSIGN_OR_RETURN(const int64_t bytes, FolderBytes(args.output_folder));
+  result.set_output(args.output_folder);
+  result.set_dtype(args.dtype);
+  result.set_bytes(bytes);
+  return result;
+}
+
+}  // namespace
+
+int RunCheckpointLs(const std::string& directory, const ToolOutput& output) {
+  const absl::StatusOr<std::vector<CheckpointInfo>> list = ListCheckpoints(directory);
+  if (!list.ok()) return FailTool(output, list.status());
+  v1::CheckpointList message;
+  for (const CheckpointInfo& info : *list) *message.add_checkpoints() = ToMessage(info);
+  if (output.format == ToolFormat::kJson) {
+    PrintJson(message, output.out);
+  } else {
+    PrintTable(message, output.out);
+  }
+  return ToInt(ExitCode::kOk);
+}
+
+int RunCheckpointVerify(const std::string& path, const ToolOutput& output) {
+  const absl::StatusOr<std::vector<std::string>> paths = PathsToVerify(path);
+  if (!paths.ok()) return FailTool(output, paths.status());
+  v1::CheckpointVerifications message;
+  absl::Status worst;
+  for (const std::string& checkpoint : *paths) {
+    const absl::Status status = VerifyCheckpoint(checkpoint);
+    worst.Update(status);
+    v1::CheckpointVerification* item = message.add_checkpoints();
+    item->set_path(checkpoint);
+    item->set_intact(status.ok());
+    item->set_problem(std::string(status.message().data(), status.message().size()));
+    if (output.format == ToolFormat::kJson) continue;
+    output.out << checkpoint
+               << (status.ok() ? "  intact" : absl::StrCat("  DAMAGED: ", item->problem()))
+               << std::endl;
+  }
+  if (output.format == ToolFormat::kJson) PrintJson(message, output.out);
+  return ToInt(ExitCodeOf(worst));
+}
+
+int RunCheckpointExport(const CheckpointExportArgs& args, const ToolOutput& output) {
+  const absl::StatusOr<v1::CheckpointExport> result = Export(args);
+  if (!result.ok()) return FailTool(output, result.status());
+  if (output.format == ToolFormat::kJson) {
+    PrintJson(*result, output.out);
+    return ToInt(ExitCode::kOk);
+  }
+  output.out << "exported " << result->checkpoint() << " to " << result->output() << " ("
+             << result->dtype() << ", " << FormatBytes(result->bytes())
+             << ")\nload it with: AutoModelForCausalLM.from_pretrained(\"" << result->output()
+             << "\")\n";
+  return ToInt(ExitCode::kOk);
+}
+
+}  // namespace terrace

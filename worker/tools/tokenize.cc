@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/tools/tokenize.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/exit_code.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "proto/v1/tools.pb.h"
+#include "worker/data/token_cache.h"
+#include "worker/data/token_file_writer.h"
+#include "worker/data/tokenizer.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kBarCells = 24;
+
+// A folder beside the output, removed at the end: the same disk, so that the space needed is where
+// it is wanted.
+class TemporaryCache {
+ public:
+  explicit TemporaryCache(const std::string& output_path)
+      : path_(absl::StrCat(output_path, ".cache")) {}
+  ~TemporaryCache() { RemoveAll(path_).IgnoreError(); }  // what is left is the user's to remove
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
+class ProgressBar {
+ public:
+  explicit ProgressBar(const ToolOutput& output) : output_(output) {}
+  ~ProgressBar() {
+    if (drawn_) output_.err << "\r\x1b[K" << std::flush;
+  }
+  void Draw(std::string_view text, double fraction) {
+    if (!output_.err_is_terminal || output_.format == ToolFormat::kJson) return;
+    const int full = static_cast<int>(fraction * kBarCells);
+    output_.err << "\r\x1b[K" << text << " [" << std::string(full, '#')
+                << std::string(kBarCells - full, '.') << "] " << static_cast<int>(fraction * 100)
+                << " %" << std::flush;
+    drawn_ = true;
+  }
+
+ private:
+  const ToolOutput& output_;
+  bool drawn_ = false;
+};
+
+absl::StatusOr<TextFormat> FormatOf(const std::string& path) {
+  if (absl::EndsWith(path, ".txt")) return TextFormat::kText;
+  if (absl::EndsWith(path, ".jsonl")) return TextFormat::kJsonLines;
+  return absl::InvalidArgumentError(absl::StrCat(path, " must end in .txt or .jsonl"));
+}
+
+absl::StatusOr<TokenFileFormat> ParseTokenFileFormat(const std::string& name) {
+  if (name == "llmc") return TokenFileFormat::kLlmc;
+  if (name == "raw") return TokenFileFormat::kRaw;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--format is \"", name, "\", must be llmc or raw"));
+}
+
+absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileFormat format,
+                                            ProgressBar* bar) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(args.tokenizer));
+  const TemporaryCache temporary(args.output_path);
+  const std::string cache = args.cache.empty() ? temporary.path() : args.cache;
+  v1::TokenizeResult result;
+  std::vector<CachedTokens> parts;
+  for (const std::string& path : args.files) {
+    ASSIGN_OR_RETURN(const TextFormat text_format, FormatOf(path));
+    ASSIGN_OR_RETURN(CachedTokens part, OpenTokenCache({path, text_format, tokenizer.get(), cache},
+                                                       [&](std::string_view text, double fraction) {
+                                                         bar->Draw(text, fraction);
+                                                       }));
+    v1::TokenizedFile* file = result.add_files();
+    file->set_path(path);
+    std::error_code ignored;
+    file->set_bytes(fs::file_size(path, ignored));
+    file->set_documents(part.segment.documents);
+    file->set_tokens(part.segment.count);
+    file->set_cached(part.was_cached);
+    result.set_tokens(result.tokens() + part.segment.count);
+    result.set_documents(result.documents() + part.segment.documents);
+    result.set_max_id(std::max<int64_t>(result.max_id(), part.max_id));
+    parts.push_back(std::move(part));
+  }
+  std::vector<const TokenSegment*> segments;
+  for (const CachedTokens& part : parts) segments.push_back(&part.segment);
+  RETURN_IF_ERROR(WriteTokenFile(args.output_path, format, tokenizer->vocabulary(), segments));
+  result.set_output(args.output_path);
+  result.set_format(args.format);
+  result.set_dtype(tokenizer->vocabulary() > kLargestUint16Vocabulary ? "uint32" : "uint16");
+  result.set_tokenizer(args.tokenizer);
+  result.set_vocabulary(tokenizer->vocabulary());
+  return result;
+}
+
+void PrintSummary(const v1::TokenizeResult& result, std::ostream& out) {
+  for (const v1::TokenizedFile& file : result.files()) {
+    out << absl::StreamFormat("%s: %d tokens, %d documents, %.3f bytes a token%s\n", file.path(),
+                              file.tokens(), file.documents(),
+                              file.tokens() == 0 ? 0.0 : 1.0 * file.bytes() / file.tokens(),
+                              file.cached() ? " (cached)" : "");
+  }
+  out << absl::StreamFormat("%s: %d tokens (%s, %s), largest id %d of a vocabulary of %d, %.1f s\n",
+                            result.output(), result.tokens(), result.dtype(), result.format(),
+                            result.max_id(), result.vocabulary(), result.seconds());
+}
+
+}  // namespace
+
+int RunTokenizeTool(const TokenizeArgs& args, const ToolOutput& output) {
+  const absl::StatusOr<TokenFileFormat> format = ParseTokenFileFormat(args.format);
+  if (!format.ok() || args.files.empty()) {
+    FailTool(output, args.files.empty() ? absl::InvalidArgumentError("no files to tokenise")
+                                        : format.status());
+    return ToInt(ExitCode::kUsage);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  absl::StatusOr<v1::TokenizeResult> result = [&] {
+    ProgressBar bar(output);
+    return Tokenize(args, *format, &bar);
+  }();
+  if (!result.ok()) return FailTool(output, result.status());
+  result->set_seconds(
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  if (output.format == ToolFormat::kJson) {
+    PrintJson(*result, output.out);
+  } else {
+    PrintSummary(*result, output.out);
+  }
+  return ToInt(ExitCode::kOk);
+}
+
+}  // namespace terrace
