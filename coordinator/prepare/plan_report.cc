@@ -235,7 +235,8 @@ void ReportGathers(const Evaluated& chosen, v1::Plan* plan) {
   if (gathered.as_codes == 0) {
     plan->mutable_layout()->clear_gather_format();
     plan->add_remarks(absl::StrCat(
-        "formats.gather: ", format, " has no effect: no matrix is gathered for a use, as all have "
+        "formats.gather: ", format,
+        " has no effect: no matrix is gathered for a use, as all have "
         "fewer elements than layout.persistent_parameters or come in tiles (layout.tile_bytes)"));
   } else if (gathered.as_they_are > 0) {
     plan->add_remarks(absl::StrFormat(
