@@ -57,6 +57,7 @@ constexpr Watched kWatched[] = {
     {"formats.activation", false},
     {"formats.gather", false},
     {"formats.allow.gradient", false},
+    {"formats.allow.reduce", false},
     {"formats.allow.moments", false},
     {"formats.allow.activation", false},
     {"formats.allow.gather", false},

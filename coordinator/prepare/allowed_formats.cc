@@ -11,35 +11,31 @@
 namespace terrace {
 namespace {
 
-// Pins `allowed` where the spec leaves the format as it is computed.
-using Pin = bool (*)(const v1::FormatSpec& allowed, v1::FormatSpec* formats);
+// A format of the spec. `computed`: the word for what is computed, which leaves it open as well.
+struct Allowed {
+  const std::string& (v1::FormatSpec::*get)() const;
+  std::string* (v1::FormatSpec::*mutable_of)();
+  const char* computed = "";
+};
 
-bool PinGradient(const v1::FormatSpec& allowed, v1::FormatSpec* formats) {
-  if (allowed.gradient().empty() || !formats->gradient().empty()) return false;
-  formats->set_gradient(allowed.gradient());
+constexpr Allowed kAllowed[] = {
+    {&v1::FormatSpec::gradient, &v1::FormatSpec::mutable_gradient},
+    {&v1::FormatSpec::reduce, &v1::FormatSpec::mutable_reduce},
+    {&v1::FormatSpec::moments, &v1::FormatSpec::mutable_moments, "f32"},
+    {&v1::FormatSpec::activation, &v1::FormatSpec::mutable_activation},
+    {&v1::FormatSpec::gather, &v1::FormatSpec::mutable_gather},
+};
+
+// Pins what is allowed where the spec leaves the format open.
+bool Pin(const Allowed& row, const v1::JobSpec& spec, v1::FormatSpec* formats) {
+  const std::string& allowed = (spec.formats().allow().*row.get)();
+  const std::string& given = (formats->*row.get)();
+  const bool older = row.get == &v1::FormatSpec::reduce &&
+                     !spec.layout().communication_dtype().empty();  // its older name
+  if (allowed.empty() || older || !(given.empty() || given == row.computed)) return false;
+  *(formats->*row.mutable_of)() = allowed;
   return true;
 }
-
-bool PinMoments(const v1::FormatSpec& allowed, v1::FormatSpec* formats) {
-  const bool pinned = !formats->moments().empty() && formats->moments() != "f32";
-  if (allowed.moments().empty() || pinned) return false;
-  formats->set_moments(allowed.moments());
-  return true;
-}
-
-bool PinActivation(const v1::FormatSpec& allowed, v1::FormatSpec* formats) {
-  if (allowed.activation().empty() || !formats->activation().empty()) return false;
-  formats->set_activation(allowed.activation());
-  return true;
-}
-
-bool PinGather(const v1::FormatSpec& allowed, v1::FormatSpec* formats) {
-  if (allowed.gather().empty() || !formats->gather().empty()) return false;
-  formats->set_gather(allowed.gather());
-  return true;
-}
-
-constexpr Pin kPins[] = {&PinGradient, &PinMoments, &PinActivation, &PinGather};
 
 bool WorthTaking(const Evaluated& other, const Evaluated& chosen) {
   if (!other.fits) return false;
@@ -50,10 +46,9 @@ bool WorthTaking(const Evaluated& other, const Evaluated& chosen) {
 v1::JobSpec AllTogether(const v1::JobSpec& spec, const std::vector<v1::JobSpec>& alone) {
   v1::JobSpec together = spec;
   for (const v1::JobSpec& one : alone) {
-    for (const Pin pin : kPins) {
+    for (const Allowed& row : kAllowed) {
       v1::FormatSpec still_open = one.formats();
-      if (!pin(spec.formats().allow(), &still_open))
-        pin(spec.formats().allow(), together.mutable_formats());
+      if (!Pin(row, spec, &still_open)) Pin(row, spec, together.mutable_formats());
     }
   }
   return together;
@@ -67,9 +62,9 @@ double Seconds(const AllowedSearch& search) {
 
 std::vector<v1::JobSpec> WithAllowedFormats(const v1::JobSpec& spec) {
   std::vector<v1::JobSpec> specs;
-  for (const Pin pin : kPins) {
+  for (const Allowed& row : kAllowed) {
     v1::JobSpec alone = spec;
-    if (pin(spec.formats().allow(), alone.mutable_formats())) specs.push_back(std::move(alone));
+    if (Pin(row, spec, alone.mutable_formats())) specs.push_back(std::move(alone));
   }
   return specs;
 }

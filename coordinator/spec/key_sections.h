@@ -13,6 +13,7 @@ namespace terrace {
 inline constexpr double kMaxBytes = 1e18;
 
 std::vector<SpecKey> TrainingKeys();
+std::vector<SpecKey> FormatKeys();
 std::vector<SpecKey> LayoutKeys();
 std::vector<SpecKey> ResourceKeys();
 std::vector<SpecKey> JobKeys();

@@ -153,6 +153,7 @@ void ValidateAllowed(SpecReader& reader, const v1::JobSpec& spec) {
   };
   const bool exact = precision == "fp32" || precision == "tf32";
   check("formats.allow.gradient", allow.gradient(), exact);
+  check("formats.allow.reduce", allow.reduce(), exact && allow.reduce() == "bf16");
   check("formats.allow.activation", allow.activation(), exact);
   check("formats.allow.gather", allow.gather(), exact);
   if (!spec.train().optimizer().stochastic_rounding() || allow.moments() != "int8") return;

@@ -19,6 +19,7 @@ v1::JobSpec Pinned() { return Alone(Gpt2("bf16", 2)); }
 void AllowAll(v1::JobSpec* spec) {
   v1::FormatSpec* allow = spec->mutable_formats()->mutable_allow();
   allow->set_gradient("bf16");
+  allow->set_reduce("int8");
   allow->set_moments("int8");
   allow->set_activation("fp8");
   allow->set_gather("int8");
@@ -34,19 +35,22 @@ TEST(AllowedFormatsTest, EachIsTriedAloneAndWhatIsPinnedStays) {
   v1::JobSpec spec = Pinned();
   EXPECT_TRUE(WithAllowedFormats(spec).empty());
   AllowAll(&spec);
-  EXPECT_EQ(WithAllowedFormats(spec).size(), 4u);
+  EXPECT_EQ(WithAllowedFormats(spec).size(), 5u);
   spec.mutable_formats()->set_moments("bf16");
   spec.mutable_formats()->set_activation("int8");
   const std::vector<v1::JobSpec> specs = WithAllowedFormats(spec);
-  ASSERT_EQ(specs.size(), 2u);
+  ASSERT_EQ(specs.size(), 3u);
   EXPECT_EQ(specs[0].formats().gradient(), "bf16");
-  EXPECT_EQ(specs[1].formats().gather(), "int8");
+  EXPECT_EQ(specs[1].formats().reduce(), "int8");
+  EXPECT_EQ(specs[2].formats().gather(), "int8");
   for (const v1::JobSpec& one : specs) {
     EXPECT_EQ(one.formats().moments(), "bf16");
     EXPECT_EQ(one.formats().activation(), "int8");
   }
   spec.mutable_formats()->mutable_allow()->clear_gradient();
-  EXPECT_EQ(WithAllowedFormats(spec).size(), 1u);
+  EXPECT_EQ(WithAllowedFormats(spec).size(), 2u);
+  spec.mutable_layout()->set_communication_dtype("fp32");
+  EXPECT_EQ(WithAllowedFormats(spec).size(), 1u) << "formats.reduce by its older name";
 }
 
 TEST(AllowedFormatsTest, NothingIsTakenThatIsNotNeeded) {
@@ -83,6 +87,24 @@ TEST(AllowedFormatsTest, OneThatIsFasterByMoreThanATenthIsChosenThoughAllFits) {
       } else {
         EXPECT_EQ(faster, 0);
       }
+    }
+  }
+}
+
+TEST(AllowedFormatsTest, OverASlowLinkGradientsAreSentInCodes) {
+  v1::JobSpec spec = Alone(Spec("llama", "bf16"));
+  spec.mutable_layout()->set_dp(2);
+  spec.mutable_formats()->mutable_allow()->set_reduce("int8");
+  for (const int zero : {0, 1, 2}) {
+    spec.mutable_layout()->set_zero(zero);
+    for (const bool slow : {false, true}) {
+      Budget budget = MakeBudget(0, 2);
+      budget.profile.set_link_bytes_per_second(slow ? 1e5 : 1e12);
+      budget.profile.set_link_latency_seconds(0);
+      const auto prepared = Prepare(spec, budget);
+      ASSERT_TRUE(prepared.ok()) << prepared.status();
+      EXPECT_EQ(prepared->plan.layout().reduce_format(), slow && zero > 0 ? "int8" : "f32")
+          << "zero " << zero << (slow ? ", a slow link" : ", a fast link");
     }
   }
 }

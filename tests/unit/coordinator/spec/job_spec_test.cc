@@ -283,6 +283,11 @@ TEST(JobSpecTest, FormatsAreReadByName) {
                 .allow()
                 .moments(),
             "int8");
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {allow: {reduce: int8}}\n"))
+                .formats()
+                .allow()
+                .reduce(),
+            "int8");
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {allow: {activation: f32}}\n")),
               HasSubstr("formats.allow.activation: got \"f32\", must be one of fp8, int8"));
   std::string in_f32 = absl::StrCat(kMinimal, "formats: {allow: {gather: fp8}}\n");
