@@ -13,6 +13,7 @@
 #include "coordinator/compiler/buckets.h"
 #include "coordinator/compiler/coded_sum.h"
 #include "coordinator/compiler/insertions.h"
+#include "coordinator/compiler/last_uses.h"
 
 namespace terrace::compiler {
 namespace {
@@ -27,41 +28,6 @@ constexpr int kAddAfterMarks = 2;
 // A summed gradient is used up so many layers later, not counting those of further micro-batches
 // that go through the same chunk.
 constexpr int kUseUpAfterTurns = 2;
-
-// Finds where a sequence uses persistent values for the last time.
-class LastUses {
- public:
-  LastUses(const Graph& graph, const std::vector<Node>& nodes) : graph_(graph) {
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      for (const Slice& operand : nodes[i].operands) {
-        if (operand.absent()) continue;
-        const Slice root = graph.Root(operand);
-        if (graph.values[root.value].lifetime != v1::PERSISTENT) continue;
-        const int64_t span = root.shape.SpanBytes() / kernels::SizeOf(root.shape.dtype);
-        last_[root.value][{root.offset, root.offset + span}] = i;
-      }
-    }
-  }
-
-  // The last node that uses any element of `value`; 0 where none does.
-  size_t Of(int value) const {
-    const Slice root = graph_.Root(graph_.Whole(value));
-    const auto uses = last_.find(root.value);
-    size_t last = 0;
-    if (uses == last_.end()) return last;
-    const int64_t end = root.offset + root.shape.Elements();
-    for (const auto& [elements, node] : uses->second) {
-      if (elements.first < end && elements.second > root.offset) last = std::max(last, node);
-    }
-    return last;
-  }
-
- private:
-  using Elements = std::pair<int64_t, int64_t>;  // [begin, end)
-
-  const Graph& graph_;
-  std::map<int, std::map<Elements, size_t>> last_;  // by value
-};
 
 class Reducer {
  public:

@@ -10,7 +10,8 @@ bool MeansChosen(const SpecKey& key) { return key.fallback == "-1" && key.low > 
 const std::vector<SpecKey>& SpecKeys() {
   static const std::vector<SpecKey> table = [] {
     std::vector<SpecKey> keys;
-    for (const auto& section : {TrainingKeys(), FormatKeys(), LayoutKeys(), ResourceKeys(), JobKeys()}) {
+    for (const auto& section :
+         {TrainingKeys(), FormatKeys(), LayoutKeys(), ResourceKeys(), JobKeys()}) {
       keys.insert(keys.end(), section.begin(), section.end());
     }
     return keys;
