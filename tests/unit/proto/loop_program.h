@@ -61,7 +61,7 @@ class LoopProgram {
     Load(2, 1, {{norm, 1}});
     Passes(1, 0, 4, 4, {}, {{load, 1}, {keep, 2}});
     loop->set_count(train_->instructions_size() - loop->first());
-    Passes(last, 0, 4 * last, 0, {load}, {{keep, 1}});
+    Passes(last, 0, int64_t{4} * last, 0, {load}, {{keep, 1}});
     v1::Instruction* sum = Compute("sum", -1, v1::OPTIMIZER_STEP);
     Touch(v1::READ, kNorms, shape.micro_batches, sum);
     Touch(v1::WRITE, kSum, 1, sum);
