@@ -5,7 +5,9 @@ import pathlib
 import random
 import re
 import socket
+import subprocess
 import tempfile
+import sys
 import time
 import urllib.request
 
@@ -50,6 +52,19 @@ def samples_of(text):
         labels = tuple(sorted(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', match.group(2) or "")))
         samples[match.group(1), labels] = float(match.group(3))
     return samples
+
+
+class Standstill:
+    """How long the machine itself stood still at most, as virtual machines do: what a process that only sleeps is late by."""
+    LOOP = ("import sys, time, select\nworst = 0\nwhile not select.select([sys.stdin], [], [], 0)[0]:\n"
+            "    before = time.monotonic(); time.sleep(0.05); worst = max(worst, time.monotonic() - before - 0.05)\nprint(worst)")
+
+    def __enter__(self):
+        self.process = subprocess.Popen([sys.executable, "-c", self.LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_):
+        self.longest = float(self.process.communicate("\n")[0])
 
 
 class ServiceTest(TerraceTest):
@@ -101,13 +116,14 @@ class ServiceTest(TerraceTest):
     def assert_trains_while(self, job, asked):
         """Heartbeats of the only worker come and the job goes on until all of `asked`, which are futures, have their results."""
         worst, steps = 0.0, self.step_of(job)
-        while not all(one.done() for one in asked):
-            node, = self.nodes()
-            worst = max(worst, time.time() - int(node["last_heartbeat_unix_ms"]) / 1000)
-            self.assertEqual(node["state"], "ready")
-        for one in asked:
-            one.result()
-        self.assertLess(worst, 2.5, "heartbeats come once a second")
+        with Standstill() as standstill:
+            while not all(one.done() for one in asked):
+                node, = self.nodes()
+                worst = max(worst, time.time() - int(node["last_heartbeat_unix_ms"]) / 1000)
+                self.assertEqual(node["state"], "ready")
+            for one in asked:
+                one.result()
+        self.assertLess(worst, 2.5 + standstill.longest, "heartbeats come once a second")
         self.assertGreater(self.step_of(job), steps)
 
     def step_of(self, job):
