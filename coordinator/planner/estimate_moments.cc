@@ -177,6 +177,12 @@ class Moments {
                     InWeights(layout_, 2 * layer_) / shards_);
   }
 
+  // Of weights that came as codes and are being decoded. In: what they take in f32.
+  int64_t Codes(int64_t bytes) const {
+    if (GatherFormat(layout_) == nullptr) return 0;
+    return Part(GatheredBytes(layout_) / kF32Bytes, bytes);
+  }
+
   int64_t There(int64_t activations) const {
     const double away = away_.activations * (1 - kept_.stays);
     return Staying(std::max<int64_t>(0, activations), away, kept_.one_layer);
@@ -254,7 +260,7 @@ class Moments {
         chunks && several && FirstChunkLayers(layout_, stage_.layers) <= kRetiredLayers;
     const int64_t tables = short_chunks ? 2 * embedding_ : embedding_;
     peak->Moment(split     ? 0
-                 : several ? Visiting(embedding_ + two_, embedding_)
+                 : several ? Visiting(embedding_ + two_, embedding_) + Codes(embedding_)
                            : Visiting(two_),
                  arrived(shard + embedding_ + two_) + tables - embedding_ + parts(tables + two_),
                  There(kept_.kept - kept_.one_pass), chunks ? layer_work_ : 0);
