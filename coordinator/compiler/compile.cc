@@ -30,7 +30,7 @@ using compiler::kNone;
 using compiler::Parameters;
 
 // "train" is unrolled; beyond this a program is too long to stream and to check (proto/check has
-// the same limits). Of layouts that are far beyond their layer passes say it (layout_rules.h).
+// the same limits). Of layouts that are far beyond their layer passes say it (layout/rules.h).
 constexpr int64_t kMaxBuffers = 1'000'000;
 constexpr int64_t kMaxInstructions = 2'000'000;
 

@@ -27,7 +27,7 @@ struct RollShape {
   int64_t an_iteration = 1;   // after how many the list repeats itself
 };
 
-// The shapes to try for a layout whose step may loop (CompiledMicroBatches in layout_rules.h), the
+// The shapes to try for a layout whose step may loop (CompiledMicroBatches in layout/rules.h), the
 // smallest first. A step repeats itself as its order of passes does; where host buffers are used in
 // turn (staging.h), it may do so only after as many times as there are buffers in a ring.
 std::vector<RollShape> RollShapes(const v1::Layout& layout);

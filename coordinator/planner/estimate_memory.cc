@@ -204,7 +204,7 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   add(codes, offload.optimizer());
   memory->host_bytes += Part(offload.optimizer().host() + offload.optimizer().nvme(), scales);
   add(InMasters(layout, share), masters ? offload.optimizer() : offload.parameter());
-  if (RoundsWeights(layout)) add(InWeights(layout, share), offload.parameter());
+  if (RoundsWeights(layout)) add(InRounded(layout, share), offload.parameter());
   // With ZeRO 1 shards are made when the last pass ends. Without ZeRO a tied table waits for its
   // second use.
   const bool none_rests =

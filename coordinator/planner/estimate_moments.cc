@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/planner/estimate_work.h"
 
@@ -98,13 +99,7 @@ class Moments {
     const int64_t table = kF32Bytes * model.config.vocabulary * model.config.hidden /
                           int64_t{layout.tensor_parallel()};
     embedding_ = stage.index == 0 ? table : 0;
-    if (model.added_table_parameters > 0) {
-      const bool tied = model.config.tied_embeddings && stage.head && stage.index > 0;
-      added_ = stage.index == 0
-                   ? kF32Bytes * model.added_table_parameters / layout.tensor_parallel()
-               : tied ? table
-                      : 0;
-    }
+    exact_ = kF32Bytes * model.ExactParameters(layout, stage) / layout.tensor_parallel();
     head_ = stage.head ? table : 0;
     tied_ = model.config.tied_embeddings ? std::min(head_, embedding_) : 0;
     tied_head_ = model.config.tied_embeddings ? head_ : 0;
@@ -153,17 +148,17 @@ class Moments {
 
   // Weights that last from step to step beside their masters, from which they are made.
   int64_t Lasting() const {
-    if (WholeFromShards(layout_)) return InWeights(layout_, whole_) + Added(whole_);
+    if (WholeFromShards(layout_)) return InWeights(layout_, whole_) + Exact(whole_);
     if (!RoundsWeights(layout_)) return 0;
-    const int64_t share = InWeights(layout_, whole_ - std::min(whole_, added_)) / shards_;
+    const int64_t share = InRounded(layout_, whole_ - std::min(whole_, exact_)) / shards_;
     return share - Part(away_.weights, share);
   }
 
-  // Tables whose rows are added before they are rounded stay f32: what they take beyond the size of
-  // rounded weights, when they are among weights of so many f32 bytes.
-  int64_t Added(int64_t bytes) const {
+  // Tables that stay f32: what they take beyond the size of rounded weights, when they are among
+  // weights of so many f32 bytes.
+  int64_t Exact(int64_t bytes) const {
     if (!RoundsWeights(layout_)) return 0;
-    return std::min(bytes, added_) - InWeights(layout_, std::min(bytes, added_));
+    return std::min(bytes, exact_) - InWeights(layout_, std::min(bytes, exact_));
   }
 
   // Bytes on the device of weights that are brought for a use. In: what they take in f32, of which
@@ -172,7 +167,7 @@ class Moments {
     const int64_t weights = InWeights(layout_, whole_), visiting = InWeights(layout_, bytes);
     if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, weights), visiting);
     if (layout_.zero_stage() != 3) return 0;
-    return visiting + Added(table) +
+    return visiting + Exact(table) +
            std::min(Part(away_.weights, weights / shards_),
                     InWeights(layout_, 2 * layer_) / shards_);
   }
@@ -273,7 +268,7 @@ class Moments {
   const int64_t shards_, whole_, layer_;
   const double moment_share_;
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
-  int64_t added_ = 0, tied_head_ = 0;    // tables whose rows are added up
+  int64_t exact_ = 0, tied_head_ = 0;    // tables that stay f32
   int64_t chunk_ = 0;                    // of its layers
   int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are brought
   int64_t layer_work_ = 0, first_work_ = 0;
@@ -289,6 +284,11 @@ MemoryEstimate LargestMoment(const EstimateModel& model, const v1::Layout& layou
 
 int64_t Part(double share, int64_t bytes) {
   return static_cast<int64_t>(share * static_cast<double>(bytes));
+}
+
+int64_t InRounded(const v1::Layout& layout, int64_t bytes) {
+  constexpr int64_t kRoundedBytes = 2;
+  return Part(RoundedShare(layout), bytes / kF32Bytes * kRoundedBytes);
 }
 
 int64_t InWeights(const v1::Layout& layout, int64_t bytes) {

@@ -49,8 +49,9 @@ MemoryEstimate LargestMoment(const EstimateModel& model, const v1::Layout& layou
 
 // A part of a class of memory.
 int64_t Part(double share, int64_t bytes);
-// What weights of so many f32 bytes take: as passes read them, as the optimizer updates them, and
-// their gradients.
+// What weights of so many f32 bytes take: as rounded copies that last beside their masters, as
+// passes read them, as the optimizer updates them, and their gradients.
+int64_t InRounded(const v1::Layout& layout, int64_t bytes);
 int64_t InWeights(const v1::Layout& layout, int64_t bytes);
 int64_t InMasters(const v1::Layout& layout, int64_t bytes);
 int64_t InGradients(const v1::Layout& layout, int64_t bytes);

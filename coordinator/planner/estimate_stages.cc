@@ -163,10 +163,23 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
     }
     *sum += tensor.elements();
   }
-  if (model.Find(TensorRole::kPositionEmbedding) != nullptr) {
-    added_table_parameters = embedding_parameters;
-  }
+  adds_tables = model.Find(TensorRole::kPositionEmbedding) != nullptr;
   layer_parameters /= std::max<int64_t>(1, config.layers);
+}
+
+int64_t EstimateModel::ExactParameters(const v1::Layout& layout,
+                                       const EstimatedStage& stage) const {
+  if (!RoundsWeights(layout)) return 0;
+  const bool head = ProductFormat(HeadPrecision(layout)) != layout.parameter_format();
+  const bool tables =
+      adds_tables || layout.embedding_precision() == "fp32" || (config.tied_embeddings && head);
+  if (stage.index == 0 && tables)
+    return embedding_parameters +
+           (stage.head && head && !config.tied_embeddings ? head_parameters : 0);
+  if (!stage.head) return 0;
+  if (config.tied_embeddings)
+    return tables && stage.index > 0 ? config.vocabulary * config.hidden : 0;
+  return head ? head_parameters : 0;
 }
 
 bool EstimateModel::AtOnce(const v1::Layout& layout) const {

@@ -81,18 +81,22 @@ struct EstimateModel {
 
   std::vector<EstimatedStage> Stages(const v1::Layout& layout) const;
 
-  // Gradients are used up as soon as they are final (layout_rules.h).
+  // Gradients are used up as soon as they are final (layout/rules.h).
   bool AtOnce(const v1::Layout& layout) const;
   // Besides, no later pass adds to what an earlier one left: no gradient waits.
   bool NoGradientWaits(const v1::Layout& layout) const;
 
+  // Of tables and the head on a stage, before tensor parallelism divides them, that stay as their
+  // masters are where weights are rounded (compiler/parameters.h).
+  int64_t ExactParameters(const v1::Layout& layout, const EstimatedStage& stage) const;
+
   ModelConfig config;
+  bool adds_tables = false;  // rows of two tables are added up
   int64_t sequence = 0;
   double clip_grad_norm = 0;
   int64_t layer_parameters = 0;
   int64_t embedding_parameters = 0;
-  int64_t added_table_parameters = 0;  // of tables whose rows are added up before they are rounded
-  int64_t head_parameters = 0;         // a tied one too, when another stage than the first has it
+  int64_t head_parameters = 0;  // a tied one too, when another stage than the first has it
   double flops_per_token = 0;
 };
 

@@ -2,7 +2,7 @@
 //
 // Each case runs on memory that other work has pushed out of the caches, as in a training step, and
 // where it is small enough also on memory that has stayed in the rank's part of the last cache;
-// while as many ranks as have room on the machine do the same (probe_companions.h). All cases take
+// while as many ranks as have room on the machine do the same (companions.h). All cases take
 // turns several times over the whole probe; of a case the mean over its turns counts, of a turn the
 // median of its few calls: a step takes calls as they come, in the machine's fast moments and in
 // its slow ones.

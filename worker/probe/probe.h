@@ -28,7 +28,7 @@ using ProbeWatcher = std::function<void(std::string_view what, double done)>;
 struct MeasuredMachine {
   v1::HardwareProfile profile;
   std::string cut_short;  // why fewer turns were made than the depth asks for; empty: all were
-  double spread = 1;      // how far turns of the same calls lay apart (probe_rates.h)
+  double spread = 1;      // how far turns of the same calls lay apart (rates.h)
 };
 // `version`: of this program, whose kernels are measured.
 absl::StatusOr<MeasuredMachine> MeasureMachine(const ProbeRequest& request,

@@ -5,7 +5,7 @@
 // the bytes in front of them that are taken all the time, the size of a page. Out: memory and pages
 // of one arena for all of them, and an address for every item: below arena_bytes it is the memory
 // itself, the pages of `runs` follow. The first ceiling that does is kept: from 0.5 % over the
-// bound on, what sticks out above it gets pages instead (pack_sweep.h). Deterministic, bounded by
+// bound on, what sticks out above it gets pages instead (sweep.h). Deterministic, bounded by
 // steps. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,7 +1,7 @@
 // Gives every buffer of a program its offset: persistent buffers first, then the STEP buffers of
 // each sequence packed by their lives into the space behind them; sequences reuse each other's
 // space. Sets Arena.bytes and lower_bound_bytes, and where the device's is packed with pages at
-// second addresses (pack_pages.h) page_bytes and aliases. Pure, deterministic, thread-safe.
+// second addresses (pages.h) page_bytes and aliases. Pure, deterministic, thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

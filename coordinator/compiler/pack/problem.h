@@ -20,7 +20,7 @@ struct PackItem {
   int64_t bytes = 0;  // > 0, a multiple of kPackAlignment
   int begin = 0;      // lives during the slots [begin, end)
   int end = 0;
-  // The parts of that time in which it lives; empty: it lives all the time. Orders (pack_orders.h)
+  // The parts of that time in which it lives; empty: it lives all the time. Orders (orders.h)
   // use the time between them for other items; pages take it to live all the time.
   std::vector<SlotRange> lives;
   // In how many slots it lives.

@@ -10,6 +10,7 @@
 
 #include "coordinator/compiler/compile.h"
 #include "coordinator/hardware/profiles.h"
+#include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
@@ -151,6 +152,42 @@ TEST(EstimateTest, BytesOfFormatsAreNearTheArenasToo) {
                            1;
         EXPECT_LT(std::abs(off), 0.03) << off;
       }
+    }
+  }
+}
+
+// With other precisions for some layers, and gradients that are sent in codes.
+TEST(EstimateTest, BytesOfMixedPrecisionsAndCodedSumsAreNearTheArenasToo) {
+  v1::JobSpec spec = TinySpec();
+  spec.mutable_data()->set_sequence_length(256);
+  const Model model = BuildModel(*ParseModelConfig(FindPreset("qwen3-0.6b")->config_json, 256));
+  const Estimator estimator(spec, model);
+  for (const uint32_t zero : {0, 1, 2, 3}) {
+    for (const auto& [place, precision, reduce] :
+         {std::array{"first 14", "fp32", "f32"}, std::array{"mlp", "fp8", "f32"},
+          std::array{"lm_head", "fp32", "bf16"}, std::array{"first 1, last 1", "fp8", "int8"}}) {
+      v1::TrainSpec train;
+      train.set_precision("bf16");
+      v1::PrecisionRule* rule = train.add_precision_rules();
+      rule->set_where(place);
+      rule->set_precision(precision);
+      v1::Layout layout = TinyLayout({.precision = "bf16", .micro_batches = 4});
+      SetPrecisions(train, model.config.layers, &layout);
+      layout.set_data_parallel(zero > 0 ? 4 : 1);
+      layout.set_zero_stage(zero);
+      layout.set_micro_batch(4);
+      layout.set_recompute("selective");
+      layout.set_bucket_bytes(int64_t{25} << 20);
+      layout.set_parameter_format("bf16");
+      if (zero > 0) layout.set_reduce_format(reduce);
+      layout = Completed(layout);
+      const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+      ASSERT_TRUE(programs.ok()) << programs.status();
+      const double off = static_cast<double>(estimator.DeviceBytes(layout)) /
+                             static_cast<double>(programs->at(0).arenas(0).bytes()) -
+                         1;
+      EXPECT_LT(std::abs(off), 0.05)
+          << off << " zero " << zero << " " << place << " " << precision << " " << reduce;
     }
   }
 }
