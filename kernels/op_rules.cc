@@ -226,10 +226,10 @@ std::string CheckPermute(const OpRow& row, const PermuteAttrs& attrs, Operands o
   return fits ? "" : Complain(row, 1, operands[1], "have the reordered dimensions [" + sizes + "]");
 }
 
-// Blocks of `elements` elements, with a scale for each in each of the operands named.
 // Of what has several parts, one behind the other, the elements of one.
 int64_t OfAPart(const TensorShape& shape) { return shape.size[shape.dims - 1]; }
 
+// Blocks of `elements` elements, with a scale for each in each of the operands named.
 std::string CheckBlocks(const OpRow& row, int64_t block, int64_t elements,
                         std::initializer_list<int> scales, Operands operands) {
   const bool power = block > 0 && (block & (block - 1)) == 0;

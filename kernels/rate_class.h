@@ -1,5 +1,5 @@
 // What the speed of an op depends on: the name under which its rate is measured and looked up, the
-// arithmetic, and up to three sizes. One place for those who measure (worker/rank/probe_*) and
+// arithmetic, and up to three sizes. One place for those who measure (worker/probe) and
 // those who predict (coordinator/simulator/compute_time.h), so that both mean the same.
 //
 // Thread-safe: no state.

@@ -1,6 +1,6 @@
 // Where the ranks and the layers of a layout are: the grid, the model chunks, their stages.
 //
-// In: a layout, complete or not. Out: positions. What may be asked for is layout_rules.cc's.
+// In: a layout, complete or not. Out: positions. What may be asked for is rules.cc's.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// Of the loss's logits, f32 (compiler/forward_head.h, compiler/workspace.cc).
+// Of the loss's logits, f32 (compiler/forward_head.cc, compiler/workspace.cc).
 constexpr int64_t kLogitsBytes = int64_t{64} << 20;
 constexpr int64_t kLossRows = 256;
 // A GPU takes chunks of logits that need so much more than the smallest.

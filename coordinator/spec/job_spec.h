@@ -5,7 +5,7 @@
 // Unknown keys are errors with a did-you-mean. Limits: 1 MiB of text, 16 levels, 10,000 nodes. The
 // table of keys (keys.h) also gives the JSON schema.
 //
-// Pure: files are read by the caller (ReadModelConfig in server/inputs.h). Thread-safe: no state.
+// Pure: files are read by the caller (ReadModelConfig in planning/inputs.h). Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,5 @@
-// terrace-rank tokenize and terrace-rank ckpt: their command lines. The work is in tool_tokenize.h
-// and tool_checkpoint.h.
+// terrace-rank tokenize and terrace-rank ckpt: their command lines. The work is in tokenize.h and
+// checkpoint.h.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>

@@ -8,10 +8,10 @@
 
 namespace terrace {
 
-void AddRunTool(CLI::App* app, char** argv, int* exit_code);       // tool_run.cc
-void AddProbeTool(CLI::App* app, char** argv, int* exit_code);     // tool_probe.cc
-void AddGenerateTool(CLI::App* app, char** argv, int* exit_code);  // tool_generate.cc
-void AddDevicesTool(CLI::App* app, int* exit_code);                // tool_devices.cc
-void AddFileTools(CLI::App* app, int* exit_code);                  // tool_files.cc: tokenize, ckpt
+void AddRunTool(CLI::App* app, char** argv, int* exit_code);       // run.cc
+void AddProbeTool(CLI::App* app, char** argv, int* exit_code);     // probe.cc
+void AddGenerateTool(CLI::App* app, char** argv, int* exit_code);  // generate.cc
+void AddDevicesTool(CLI::App* app, int* exit_code);                // devices.cc
+void AddFileTools(CLI::App* app, int* exit_code);                  // files.cc: tokenize, ckpt
 
 }  // namespace terrace
