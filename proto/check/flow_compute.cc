@@ -178,6 +178,11 @@ void Flow::SumCodes(int i) {
   const auto& attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
   const std::vector<Piece> codes = PiecesOf(in), scales = PiecesOf(At(i, 1));
   const auto refuse = [&](const char* why) { Write(out, Values::Spoiled(i, why), i); };
+  for (const auto* pieces : {&codes, &scales}) {
+    for (const Piece& piece : *pieces) {
+      if (piece.value.spoiled_by >= 0) return Write(out, piece.value, i);
+    }
+  }
   const Value* const value = codes.empty() ? nullptr : &codes[0].value;
   if (value == nullptr || codes.size() > 1 || value->exchanged < 0 || value->scatter < 0)
     return refuse("sums what is no exchanged codes of gradients");
@@ -187,6 +192,8 @@ void Flow::SumCodes(int i) {
       value->shift != -in.offset / ElementBytes(i, 0)) {
     return refuse("sums codes in other parts than were exchanged");
   }
+  if (parts.shard_elements % attrs.block != 0)
+    return refuse("sums codes in blocks that lie in two parts");
   const bool fit = std::all_of(scales.begin(), scales.end(), [&](const Piece& scale) {
     return scale.value.exchanged == value->exchanged && scale.value.scatter < 0 &&
            scale.value.encoded_by == value->encoded_by;

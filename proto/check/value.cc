@@ -297,6 +297,8 @@ Value Values::Sum(const Value& value, const v1::Group& group, int group_index,
 
 Value Values::Gather(const Value& value, const v1::Group& group, int instruction) const {
   if (value.spoiled_by >= 0 || value.zero) return value;
+  if (value.exchanged >= 0) return Spoiled(instruction, "collects parts that are not added up");
+  if (value.scatter >= 0) return Spoiled(instruction, "gives all ranks the shard of one");
   const AxisMask axes = AxesOf(group);
   const AxisMask lost = axes & value.varies & (Bit(v1::DATA_SHARD) | Bit(v1::DATA_REPLICA));
   if (lost != 0) {

@@ -6,11 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/unit/proto/checked_program.h"
+#include "tests/unit/proto/mutate.h"
 
 namespace terrace {
 namespace {
@@ -144,6 +146,58 @@ TEST_F(CodedSumsCheckTest, OtherParts) {
     EXPECT_NE(Message(program_), "") << sum->text();
     *sum = whole;
   }
+}
+
+// What one rank has got is of its own part.
+TEST_F(CodedSumsCheckTest, PartsThatOneRankHasGot) {
+  int told = 0;
+  for (int i = 0; i < Train(&program_)->instructions_size(); ++i) {
+    if (Train(&program_)->instructions(i).collective().kind() != v1::ALL_TO_ALL) continue;
+    v1::Program program = program_;
+    RepeatInstruction(i, Train(&program));
+    v1::Instruction* spread = Train(&program)->mutable_instructions(i + 1);
+    spread->mutable_collective()->set_kind(v1::BROADCAST);
+    spread->mutable_operands()->DeleteSubrange(0, 1);
+    spread->mutable_operands(0)->set_access(v1::UPDATE);
+    const std::string message = Message(program);
+    EXPECT_NE(message, "") << spread->text();
+    told += message.find("collects parts that are not added up") != message.npos;
+  }
+  EXPECT_GT(told, 0);
+}
+
+// The scale of a block is sent to one rank alone.
+TEST_F(CodedSumsCheckTest, BlocksThatLieInTwoParts) {
+  // Of 960 codes to a part, of which no more than 64 make whole blocks.
+  v1::Program program = CompileTiny({.family = "llama",
+                                     .precision = "bf16",
+                                     .data_parallel = 2,
+                                     .zero_stage = 2,
+                                     .sizes = {.vocabulary = 60},
+                                     .reduce_format = "int8"});
+  ASSERT_EQ(Message(program), "");
+  constexpr int64_t kPart = 960, kBlock = 256, kScales = 4;
+  std::set<uint32_t> encoded;
+  int sums = 0;
+  for (v1::Instruction& i : *Train(&program)->mutable_instructions()) {
+    const std::string op = i.compute().op();
+    if (op == "encode_blocks" && i.operands(1).shape(0) == 2 * kPart) {
+      encoded.insert(i.operands(2).buffer());
+      i.mutable_operands(2)->set_shape(0, 2 * kScales);
+    } else if (i.collective().kind() == v1::ALL_TO_ALL &&
+               encoded.contains(i.operands(0).buffer())) {
+      encoded.insert(i.operands(1).buffer());
+      for (v1::Operand& scales : *i.mutable_operands()) scales.set_shape(0, 2 * kScales);
+    } else if (op == "sum_blocks" && encoded.contains(i.operands(1).buffer())) {
+      i.mutable_operands(1)->set_shape(1, kScales);
+      ++sums;
+    } else {
+      continue;
+    }
+    if (i.has_compute()) i.mutable_compute()->mutable_block()->set_block(kBlock);
+  }
+  EXPECT_GT(sums, 0);
+  EXPECT_THAT(Message(program), HasSubstr("sums codes in blocks that lie in two parts"));
 }
 
 // What ranks have exchanged is no gradient yet.

@@ -114,5 +114,22 @@ TEST(ProgramCheckTest, CorruptBytesNeverCrash) {
   }
 }
 
+TEST(ProgramCheckTest, AShardThatIsGivenToAllRanks) {
+  const v1::Program program = CompileTiny({.data_parallel = 2, .zero_stage = 2});
+  int told = 0;
+  for (int i = 0; i < program.sequences(0).instructions_size(); ++i) {
+    if (program.sequences(0).instructions(i).collective().kind() != v1::REDUCE_SCATTER) continue;
+    v1::Program broken = program;
+    RepeatInstruction(i, Train(&broken));
+    v1::Instruction* spread = Train(&broken)->mutable_instructions(i + 1);
+    spread->mutable_collective()->set_kind(v1::BROADCAST);
+    spread->mutable_operands()->DeleteSubrange(0, 1);
+    spread->mutable_operands(0)->set_access(v1::UPDATE);
+    EXPECT_THAT(Message(broken), HasSubstr("gives all ranks the shard of one")) << spread->text();
+    ++told;
+  }
+  EXPECT_GT(told, 0);
+}
+
 }  // namespace
 }  // namespace terrace
