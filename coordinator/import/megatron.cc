@@ -45,7 +45,7 @@ class Importer {
     }
     SetMegatronDefaults(line_, &draft_);
     Complete(context_, &draft_);
-    KeepEndsInBf16();
+    RETURN_IF_ERROR(KeepEndsInBf16());
     return std::move(draft_);
   }
 
@@ -254,16 +254,20 @@ class Importer {
   }
 
   // Megatron-LM keeps one layer at each end unless it is told how many.
-  void KeepEndsInBf16() {
-    if (!line_.Given("fp8-format") || !line_.Given("first-last-layers-bf16")) return;
+  absl::Status KeepEndsInBf16() {
+    if (!line_.Given("fp8-format") || !line_.Given("first-last-layers-bf16"))
+      return absl::OkStatus();
     std::vector<std::string> ends;
     for (const auto& [name, end] : {std::pair("num-layers-at-start-in-bf16", "first"),
                                     std::pair("num-layers-at-end-in-bf16", "last")}) {
-      const std::string count = line_.Given(name) ? line_.Value(name) : "1";
-      if (count != "0") ends.push_back(absl::StrCat(end, " ", count, ": bf16"));
+      ASSIGN_OR_RETURN(const int64_t count, line_.Number(name, 1));
+      if (count > 0) ends.push_back(absl::StrCat(end, " ", count, ": bf16"));
     }
     draft_.Mapped("--first-last-layers-bf16", "", "train.precision",
-                  absl::StrCat("{default: fp8, layers: {", absl::StrJoin(ends, ", "), "}}"));
+                  ends.empty()
+                      ? "fp8"
+                      : absl::StrCat("{default: fp8, layers: {", absl::StrJoin(ends, ", "), "}}"));
+    return absl::OkStatus();
   }
 
   // Of Megatron's own FSDP.

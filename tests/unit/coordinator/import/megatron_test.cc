@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/spec/job_spec.h"
 
 namespace terrace {
@@ -279,6 +280,14 @@ TEST(MegatronTest, LayersAtTheEndsStayInBf16) {
       import(fp8 + "--num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 3");
   EXPECT_EQ(more.Get("train.precision"), "{default: fp8, layers: {last 3: bf16}}");
   EXPECT_EQ(ByName(more).at("--num-layers-at-end-in-bf16").fate, Fate::kAutomatic);
+  EXPECT_EQ(import(fp8 + "--num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 0")
+                .Get("train.precision"),
+            "fp8");
+  for (const char* count : {"-1", "many", ""}) {
+    const std::string line = absl::StrCat(fp8, "--num-layers-at-end-in-bf16 ", count);
+    EXPECT_THAT(std::string(ImportMegatron(line, {.model = "gpt2"}).status().message()),
+                HasSubstr(absl::StrCat("--num-layers-at-end-in-bf16: got '", count, "'")));
+  }
   const SpecDraft without = import("--bf16 --first-last-layers-bf16");
   EXPECT_EQ(without.Get("train.precision"), "bf16");
   EXPECT_THAT(ByName(without).at("--first-last-layers-bf16").note, HasSubstr("nothing is in fp8"));
