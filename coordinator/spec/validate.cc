@@ -110,7 +110,8 @@ void ValidateRounding(SpecReader& reader, const v1::TrainSpec& train) {
   const std::string& precision = train.precision();
   if (!train.optimizer().stochastic_rounding()) return;
   for (const v1::PrecisionRule& rule : train.precision_rules()) {
-    if (rule.precision() != "fp32" && rule.precision() != "tf32") continue;
+    const bool is_exact = rule.precision() == "fp32" || rule.precision() == "tf32";
+    if (!is_exact || rule.where() == "norms") continue;  // norms are in fp32 whatever else is
     reader.Problem(absl::StrCat("train.precision.layers.", rule.where()), rule.precision(),
                    "bf16 or fp8 with train.optimizer.stochastic_rounding, which keeps no weights "
                    "in fp32",

@@ -54,6 +54,16 @@ TEST(PrecisionTest, LayersAndModulesHaveTheirOwn) {
   EXPECT_EQ(Parse("{default: bf16, layers: {norms: fp32}}").precision_rules_size(), 1);
 }
 
+TEST(PrecisionTest, WhereWeightsAreRoundedStochasticallyOnlyNormsAreExact) {
+  const std::string rounds = ", optimizer: {stochastic_rounding: true}";
+  EXPECT_TRUE(ParseJobSpec(Yaml("{layers: {norms: fp32, mlp: fp8}}", rounds), "/jobs").ok());
+  for (const char* place : {"lm_head", "embedding", "last 1.mlp"}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat("{layers: {", place, ": fp32}}"), rounds),
+                HasSubstr(absl::StrCat("train.precision.layers.", place,
+                                       ": got fp32, must be bf16 or fp8 with")));
+  }
+}
+
 TEST(PrecisionTest, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(ErrorOf("bf61"),
               HasSubstr("train.precision: got \"bf61\", must be one of fp32, tf32, bf16, fp16, "
