@@ -40,11 +40,14 @@ void FormatChecker::CheckAll() {
   const std::string& gradient = layout_.gradient_format();
   const std::string& reduce = layout_.reduce_format();
   const bool exact = layout_.precision() == "fp32" || layout_.precision() == "tf32";
-  if (ReduceCodes(layout_) != nullptr && layout_.zero_stage() == 0) {
+  const bool is_zero = layout_.zero_stage() > 0;
+  const bool is_cut = is_zero && (layout_.shard_size() != 1 || layout_.context_parallel() > 1);
+  if (ReduceCodes(layout_) != nullptr && !is_cut) {
     problems_.push_back(absl::StrCat(
-        "formats.reduce: got '", reduce,
-        "', must be f32 or bf16 with zero 0, where every rank keeps the whole sum; try bf16, or "
-        "layout.zero 1 with dp 2 or more"));
+        "formats.reduce: got '", reduce, "', must be ", exact ? "f32" : "f32 or bf16", " with ",
+        is_zero ? "shard_size 1" : "zero 0", ", where every rank keeps the whole sum; try ",
+        exact ? "f32" : "bf16", ", or ",
+        is_zero ? "layout.shard_size 2 or more" : "layout.zero 1 with dp 2 or more"));
   }
   const auto check = [&](std::string_view key, const std::string& format) {
     if (format == "f32" || (format == "bf16" && !exact)) return true;

@@ -249,6 +249,18 @@ TEST(LayoutRulesTest, GradientsAreSentInCodesToWhoKeepsTheirSum) {
   EXPECT_THAT(Refusal(with("bf16", 0, "int8")),
               HasSubstr("formats.reduce: got 'int8', must be f32 or bf16 with zero 0, where every "
                         "rank keeps the whole sum; try bf16, or layout.zero 1"));
+  EXPECT_THAT(Refusal(with("fp32", 0, "int8")), HasSubstr("must be f32 with zero 0"));
+  const auto alone = [&](uint32_t context) {
+    return [=](v1::Layout& l) {
+      with("bf16", 3, "int8")(l);
+      l.set_shard_size(1);
+      l.set_context_parallel(context);
+    };
+  };
+  EXPECT_THAT(Refusal(alone(1)),
+              HasSubstr("formats.reduce: got 'int8', must be f32 or bf16 with shard_size 1, where "
+                        "every rank keeps the whole sum; try bf16, or layout.shard_size 2"));
+  EXPECT_TRUE(Check(alone(2)).ok()) << Check(alone(2));
 }
 
 TEST(LayoutRulesTest, GradientsInBf16AreSentSo) {
