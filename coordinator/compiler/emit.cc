@@ -207,7 +207,7 @@ class Emitter {
         range->set_column(part.column / block);
         range->set_columns(part.columns / block);
         range->set_row_stride(part.row_stride / block);
-      } else {  // the whole tensor (MomentBlock in layout/rules.h)
+      } else {  // the whole tensor (MomentBlock in layout/formats.h)
         range->set_row(0);
         range->set_rows(1);
         range->set_columns(shape[0]);
