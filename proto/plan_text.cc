@@ -22,6 +22,14 @@
 namespace terrace {
 namespace {
 
+bool HasProductsIn(const v1::Layout& layout, std::string_view precision) {
+  const auto& layers = layout.layer_precisions();
+  return layout.precision() == precision || layout.head_precision() == precision ||
+         std::any_of(layers.begin(), layers.end(), [&](const v1::LayerPrecision& layer) {
+           return layer.attention() == precision || layer.mlp() == precision;
+         });
+}
+
 constexpr TextTable::Column kRight = {.align = TextTable::Align::kRight};
 
 constexpr size_t kColumns = 80;
@@ -114,8 +122,8 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
   if (!expected.empty()) absl::StrAppend(out, "  ", Wrapped(expected, kColumns, kIndent), "\n");
   PrintOffload(plan, out);
   const v1::HardwareProfile& profile = plan.profile();
-  const bool tf32 = plan.layout().precision() == "tf32" && profile.tf32_flops_per_second() > 0;
-  const bool fp8 = plan.layout().precision() == "fp8" && profile.fp8_flops_per_second() > 0;
+  const bool tf32 = HasProductsIn(plan.layout(), "tf32") && profile.tf32_flops_per_second() > 0;
+  const bool fp8 = HasProductsIn(plan.layout(), "fp8") && profile.fp8_flops_per_second() > 0;
   const bool fp16 = plan.layout().precision() == "fp16" && !profile.shared_cores() &&
                     PeakFlops(profile, "fp16") != profile.bf16_flops_per_second();
   const std::string rates =

@@ -76,6 +76,20 @@ TEST(PlanTextTest, APlanOnPaperSaysHowFarOffItMayBeAndWhatItHangsOn) {
   EXPECT_THAT(PlanText(plan), HasSubstr("a step is expected"));
 }
 
+TEST(PlanTextTest, RatesAreThoseOfSingleLayersToo) {
+  v1::Plan plan = Tiny();
+  plan.mutable_layout()->set_precision("bf16");
+  EXPECT_THAT(PlanText(plan), Not(HasSubstr("fp8")));
+  for (const char* precision : {"bf16", "fp8"}) {
+    v1::LayerPrecision* layer = plan.mutable_layout()->add_layer_precisions();
+    layer->set_attention("bf16");
+    layer->set_mlp(precision);
+  }
+  plan.mutable_layout()->set_head_precision("tf32");
+  EXPECT_THAT(PlanText(plan),
+              ContainsRegex("TFLOP/s tf32,\\s[^;]*FLOP/s bf16,\\s[^;]*FLOP/s fp8,"));
+}
+
 TEST(PlanTextTest, Tf32IsNamedWhereItIsUsed) {
   v1::Plan plan = Tiny();
   EXPECT_THAT(PlanText(plan), Not(HasSubstr("tf32")));
