@@ -205,10 +205,11 @@ absl::Status CheckPrecision(const v1::JobSpec& spec, int64_t layers, const Budge
   auto device = FindDevice(profile.name());
   if (!device.ok()) device = FindDriverDevice(profile.name(), profile.device_memory_bytes());
   if (!device.ok() || device->fp8_flops_per_second > 0) return absl::OkStatus();
+  const char* const key = train.precision() == "fp8" ? "train.precision" : "train.precision.layers";
   return absl::InvalidArgumentError(
-      absl::StrCat("train.precision: got 'fp8', but ", profile.name(),
-                   " has no units for 8-bit products (compute capability 8.9 or later has): set "
-                   "train.precision to bf16"));
+      absl::StrCat(key, ": got 'fp8', but ", profile.name(),
+                   " has no units for 8-bit products (compute capability 8.9 or later has): set ",
+                   key, " to bf16"));
 }
 
 }  // namespace

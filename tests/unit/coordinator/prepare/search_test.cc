@@ -120,6 +120,13 @@ TEST(SearchTest, Fp8IsRefusedByNameWhereTheDeviceHasNoUnitsForIt) {
   EXPECT_THAT(std::string(refused.status().message()),
               testing::AllOf(testing::HasSubstr("train.precision: got 'fp8', but A100-80GB"),
                              testing::HasSubstr("set train.precision to bf16")));
+  job.spec.mutable_train()->set_precision("bf16");
+  v1::PrecisionRule* rule = job.spec.mutable_train()->add_precision_rules();
+  rule->set_where("mlp");
+  rule->set_precision("fp8");
+  EXPECT_THAT(std::string(SearchLayouts(job.spec, job.model, job.budget).status().message()),
+              testing::AllOf(testing::HasSubstr("train.precision.layers: got 'fp8'"),
+                             testing::HasSubstr("set train.precision.layers to bf16")));
   job = PaperJob("gpt2", "h100x8:1", 128, 8);
   job.spec.mutable_train()->set_precision("fp8");
   EXPECT_TRUE(SearchLayouts(job.spec, job.model, job.budget).ok());
