@@ -20,6 +20,7 @@
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/variations.h"
 #include "proto/evaluation_words.h"
+#include "proto/layout_text.h"
 
 namespace terrace {
 namespace {
@@ -97,7 +98,7 @@ class Evaluator {
     *evaluation_.mutable_profile() = plan.profile();
     evaluation_.set_ranks(budget_.ranks);
     evaluation_.set_nodes(budget_.nodes);
-    evaluation_.set_precision(spec_.train().precision());
+    evaluation_.set_precision(PrecisionText(plan.layout()));
     evaluation_.set_device_limit_bytes(budget_.device_memory_bytes);
     evaluation_.set_host_limit_bytes(LimitsOf(spec_).host_bytes);
     evaluation_.set_nvme_limit_bytes(LimitsOf(spec_).nvme_bytes);

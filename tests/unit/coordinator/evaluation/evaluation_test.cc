@@ -62,6 +62,14 @@ TEST(EvaluationTest, RowsAreWhatPlansOfTheirSettingsSay) {
   EXPECT_EQ(Row(evaluation, "recompute full").meaning(), "Only the input of all layers is kept.");
 }
 
+TEST(EvaluationTest, PrecisionsOfSingleModulesAreNamed) {
+  v1::JobSpec job = Job();
+  v1::PrecisionRule* rule = job.mutable_train()->add_precision_rules();
+  rule->set_where("lm_head");
+  rule->set_precision("fp32");
+  EXPECT_EQ(Evaluated(job, MakeBudget(int64_t{3} << 30)).precision(), "bf16 (lm_head fp32)");
+}
+
 TEST(EvaluationTest, SizesFitAndTheNextDoNot) {
   const Budget budget = MakeBudget(int64_t{3} << 30);
   const v1::Evaluation evaluation = Evaluated(Job(), budget);
