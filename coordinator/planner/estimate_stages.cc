@@ -38,7 +38,10 @@ double ReducedBytes(const v1::Layout& layout) {
 // Read and written where they are made, read where they are added up.
 double ReducedTraffic(const v1::Layout& layout) {
   if (ReduceCodes(layout) == nullptr) return 0;
-  return static_cast<double>(GradientBytes(layout)) + 2 * ReducedBytes(layout);
+  // With zero 1 a rank has the whole gradient of a step before it is sent.
+  const double sums = layout.zero_stage() > 1 ? static_cast<double>(RunsOf(layout)) : 1;
+  return sums / layout.micro_batches() *
+         (static_cast<double>(GradientBytes(layout)) + 2 * ReducedBytes(layout));
 }
 
 double DecodedTraffic(const v1::Layout& layout) {

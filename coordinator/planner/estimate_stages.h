@@ -39,7 +39,8 @@ double Updated(const v1::Layout& layout);
 // Of an activation: as it is computed, and as it waits for the backward pass, scales counted.
 int64_t ElementBytes(const v1::Layout& layout);
 double WaitingBytes(const v1::Layout& layout);
-// Of a gradient as ranks send it to be summed, and what making and adding up codes moves for each.
+// Of a gradient as ranks send it to be summed, and what making and adding up codes moves for each
+// in one micro-batch.
 double ReducedBytes(const v1::Layout& layout);
 double ReducedTraffic(const v1::Layout& layout);
 // Of a weight as ranks gather it for a use, and what decoding that moves for each weight of a stage

@@ -13,6 +13,7 @@
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
+#include "coordinator/planner/estimate_stages.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {
@@ -190,6 +191,21 @@ TEST(EstimateTest, BytesOfMixedPrecisionsAndCodedSumsAreNearTheArenasToo) {
           << off << " zero " << zero << " " << place << " " << precision << " " << reduce;
     }
   }
+}
+
+TEST(EstimateTest, CodesOfGradientsAreMadeAsOftenAsTheyAreSent) {
+  constexpr uint32_t kMicroBatches = 8;
+  const auto traffic = [](uint32_t zero, const char* schedule) {
+    v1::Layout layout = TinyLayout({.data_parallel = 2, .micro_batches = kMicroBatches});
+    layout.set_zero_stage(zero);
+    layout.set_schedule(schedule);
+    layout.set_reduce_format("int8");
+    return ReducedTraffic(Completed(layout)) * kMicroBatches;
+  };
+  EXPECT_DOUBLE_EQ(traffic(1, "1f1b"), 4 + 2 * (1 + 4.0 / 128)) << "once a step";
+  EXPECT_DOUBLE_EQ(traffic(2, "breadth_first"), traffic(1, "1f1b"));
+  EXPECT_DOUBLE_EQ(traffic(2, "1f1b"), kMicroBatches * traffic(1, "1f1b"));
+  EXPECT_DOUBLE_EQ(traffic(3, "1f1b"), traffic(2, "1f1b"));
 }
 
 // A model and a job whose layouts are compared; every layout uses the same number of tokens a step.
