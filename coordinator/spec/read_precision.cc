@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kPlacesMax = 256;
 
 constexpr char kPlaces[] =
-    "layers ('0-1, 30', 'first 2', 'last 1'), attention, mlp, both of them also of layers "
+    "layers ('0-1, 30', 'first 2', 'last 1'), attention or mlp of all layers ('mlp') or of some "
     "('last 1.mlp'), lm_head, embedding or norms";
 
 // What products may compute in beside a default: activations have its type.
