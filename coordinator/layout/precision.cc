@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
 #include "coordinator/layout/rules.h"
@@ -122,10 +123,13 @@ std::vector<std::string> PrecisionProblems(const v1::TrainSpec& train, int64_t l
   const std::vector<Rule> rules = RulesOf(train);
   for (const Rule& rule : rules) {
     if (rule.place.LeastLayers() <= layers) continue;
+    const bool counts = absl::StartsWith(rule.written->where(), "first") ||
+                        absl::StartsWith(rule.written->where(), "last");
     return {
         ProblemOf(absl::StrCat("'", rule.written->where(), "'"),
                   absl::StrCat("name some of the model's ", layers, " layers, 0 to ", layers - 1),
-                  absl::StrCat("'last 1' for the last layer, ", layers - 1))};
+                  counts ? absl::StrCat("at most ", layers)
+                         : absl::StrCat("'last 1' for the last layer, ", layers - 1))};
   }
   for (int64_t layer = 0; layer < layers; ++layer) {
     for (const PrecisionModule module : {PrecisionModule::kAttention, PrecisionModule::kMlp}) {

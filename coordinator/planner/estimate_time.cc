@@ -80,6 +80,12 @@ double TimeEstimator::RingSeconds(double bytes, int64_t members, int64_t stride)
   return CollectiveSeconds(v1::ALL_GATHER, bytes, spread, profile_);
 }
 
+double TimeEstimator::ExchangeSeconds(double bytes, int64_t members, int64_t stride) const {
+  const Spread spread = SpreadOf(static_cast<uint64_t>(members), static_cast<uint64_t>(stride),
+                                 profile_.ranks_per_node());
+  return CollectiveSeconds(v1::ALL_TO_ALL, bytes, spread, profile_);
+}
+
 // Of one micro-batch on one stage: two reduce-scatters and two all-gathers a layer in each
 // direction, keys and values round the context ring, messages to the next stage and back.
 double TimeEstimator::LayerCommunicationSeconds(const v1::Layout& layout,
@@ -139,7 +145,11 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const double latency =
       layout.zero_stage() == 0 ? 0 : RingSeconds(0, shards, tp) * Count(stage.layers);
   const double gather = RingSeconds(weights, shards, tp) + latency;
-  double reduce = RingSeconds(gradients, shards, tp) + latency;
+  // Codes are exchanged, each part with its rank.
+  double reduce = ReduceCodes(layout) == nullptr
+                      ? RingSeconds(gradients, shards, tp) + latency
+                      : ExchangeSeconds(gradients, shards, tp) +
+                            ExchangeSeconds(0, shards, tp) * Count(stage.layers);
   if (shards < ranks) {
     const double kept = static_cast<double>(GradientBytes(layout)) * elements;
     reduce += 2 * RingSeconds(kept / static_cast<double>(shards), ranks / shards, tp * shards);

@@ -53,6 +53,8 @@ class TimeEstimator {
                       const PassTime& pass) const;
   // One way round the ranks whose numbers are `stride` apart.
   double RingSeconds(double bytes, int64_t members, int64_t stride) const;
+  // The same of an all-to-all.
+  double ExchangeSeconds(double bytes, int64_t members, int64_t stride) const;
   struct Busy {  // with the passes of a step, in each direction
     double forward = 0, backward = 0;
   };

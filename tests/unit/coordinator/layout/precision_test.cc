@@ -97,6 +97,13 @@ TEST(LayoutRulesPrecisionTest, LayersThatTheModelHasNotAreRefused) {
                                     "5")));
 }
 
+TEST(LayoutRulesPrecisionTest, MoreLayersThanThereAreAreRefused) {
+  for (const char* where : {"first 7", "last 9"}) {
+    EXPECT_THAT(PrecisionProblems(Train("fp8", {{where, "bf16"}}), kLayers),
+                ElementsAre(testing::EndsWith("layers, 0 to 5; try at most 6")));
+  }
+}
+
 TEST(LayoutRulesPrecisionTest, TwoRulesThatDisagreeAreRefused) {
   EXPECT_THAT(PrecisionProblems(Train("fp8", {{"0-2", "bf16"}, {"first 1", "bf16"}}), kLayers),
               IsEmpty())

@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "coordinator/compiler/compile.h"
+#include "coordinator/hardware/cluster.h"
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
@@ -240,6 +241,22 @@ class EstimateLayoutsTest : public testing::Test {
   const Model model_ = Gpt2();
   const Estimator estimator_{spec_, model_};
 };
+
+// In one node it pays to send fewer bits. Over nodes an all-to-all takes the network once for each
+// rank of a node, a ring once for all of them.
+TEST_F(EstimateLayoutsTest, CodesOfGradientsAreExchangedAndGoRoundNoRing) {
+  const auto seconds = [&](const std::string& cluster, const char* reduce) {
+    v1::Layout layout = Base();
+    layout.set_device("cuda");
+    layout.set_zero_stage(1);
+    layout.set_data_parallel(cluster == "a100x8:1" ? 8 : 128);
+    layout.set_micro_batches(1);
+    layout.set_reduce_format(reduce);
+    return estimator_.StepSeconds(Completed(layout), ParseCluster(cluster)->profile);
+  };
+  EXPECT_LT(seconds("a100x8:1", "int8"), seconds("a100x8:1", "f32"));
+  EXPECT_GT(seconds("a100x8:16", "int8"), seconds("a100x8:16", "f32"));
+}
 
 TEST_F(EstimateLayoutsTest, LargerMicroBatchesTakeMoreMemoryAndNoMoreTime) {
   const auto small = [](v1::Layout& l) {
