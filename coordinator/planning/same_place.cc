@@ -33,7 +33,7 @@ std::optional<Place> PlaceOf(fs::path path) {
   place.device = found.st_dev;
   place.inode = found.st_ino;
   place.missing = place.missing.lexically_normal();
-  if (place.missing == "./") place.missing.clear();
+  if (place.missing == "." || place.missing == "./") place.missing.clear();
   return place;
 }
 
