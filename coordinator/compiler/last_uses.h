@@ -1,4 +1,4 @@
-// Where a sequence uses persistent values for the last time.
+// Finds the last node of a sequence that uses a persistent value.
 //
 // Thread-compatible.
 //

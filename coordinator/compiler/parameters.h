@@ -186,7 +186,7 @@ class Parameters {
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   void ChooseTiers(const ParametersOptions& options);
   void ChooseTypes();
-  // What passes read the matrix as, where weights are rounded.
+  // The type that passes read the matrix in, where weights are rounded.
   kernels::DType ReadAs(const Parameter& parameter) const;
   bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
   // Elements of whole pages of all types that a unit may have.

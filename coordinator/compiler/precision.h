@@ -26,14 +26,14 @@ struct Precisions {
   kernels::MatmulPrecision head = kernels::MatmulPrecision::kF32;
   Layer each;                 // all layers, where `layers` is empty
   std::vector<Layer> layers;  // one a layer
-  // What products of the job's default precision round f32 matrices to, and what tables are read
-  // as. Products in fp8 scale each matrix by its largest element, and so read it as it is.
+  // The types that products of the default precision round f32 matrices to and that tables are
+  // read in. Products in fp8 scale each matrix by its largest element, and so read it as it is.
   kernels::DType rounded = kernels::DType::kF32;
   kernels::DType table = kernels::DType::kF32;
 
-  // Of the product with the weight of this role.
+  // The precision of the product with the weight of this role.
   kernels::MatmulPrecision Of(TensorRole role, int layer) const;
-  // What a matrix or table may be rounded to before it is read, without a change of what is
+  // The type that a matrix or table may have when it is read, without a change of what is
   // computed: `rounded`, or f32. `tied`: the token embedding is the LM head as well.
   kernels::DType ReadAs(TensorRole role, int layer, bool tied) const;
 };

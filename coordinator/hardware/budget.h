@@ -1,4 +1,4 @@
-// What a job may use of the hardware.
+// The part of the hardware that a job may use.
 //
 // Pure. Thread-compatible: plain data.
 //
