@@ -10,8 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text/number_format.h"
 #include "client/print.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {

@@ -7,14 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/text/number_format.h"
 #include "client/memory_chart.h"
 #include "client/memory_picture.h"
 #include "client/print.h"
 #include "proto/drawing/html_table.h"
 #include "proto/drawing/page.h"
 #include "proto/live_memory.h"
-#include "proto/program_text.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

@@ -9,9 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text/number_format.h"
 #include "client/table.h"
 #include "proto/drawing/svg.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {

@@ -7,13 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/check/order.h"
+#include "proto/happens_before.h"
 #include "proto/tiers.h"
 
 namespace terrace {
 namespace {
-
-using check::HappensBefore;
 
 // Instructions that use each buffer, in list order, once each.
 std::vector<std::vector<int>> UsesOfDynamic(const v1::Program& program,

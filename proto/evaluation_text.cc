@@ -10,11 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/text/number_format.h"
+#include "base/text/text_table.h"
+#include "base/text/wrap.h"
 #include "proto/evaluation_words.h"
 #include "proto/message_json.h"
-#include "proto/program_text.h"
-#include "proto/text_table.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

@@ -10,9 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/program_text.h"
-#include "proto/text_table.h"
-#include "proto/words.h"
+#include "base/text/number_format.h"
+#include "base/text/text_table.h"
 
 namespace terrace {
 namespace {

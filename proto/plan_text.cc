@@ -12,12 +12,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
+#include "base/text/number_format.h"
+#include "base/text/text_table.h"
+#include "base/text/wrap.h"
 #include "proto/layout_text.h"
 #include "proto/peak_flops.h"
 #include "proto/plan_text_memory.h"
-#include "proto/program_text.h"
-#include "proto/text_table.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

@@ -11,9 +11,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/program_text.h"
-#include "proto/text_table.h"
-#include "proto/words.h"
+#include "base/text/number_format.h"
+#include "base/text/text_table.h"
+#include "base/text/wrap.h"
 
 namespace terrace {
 namespace {

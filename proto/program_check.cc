@@ -34,7 +34,7 @@ absl::Status CheckForm(const v1::Program& program) {
 absl::StatusOr<check::CheckedSequence> CheckSequence(const v1::Program& program,
                                                      const v1::Sequence& sequence) {
   ASSIGN_OR_RETURN(check::CheckedSequence checked, check::CheckInstructions(program, sequence));
-  const check::HappensBefore order(program, sequence);
+  const HappensBefore order(program, sequence);
   RETURN_IF_ERROR(check::CheckChannelStreams(program, sequence));
   RETURN_IF_ERROR(check::CheckConflicts(program, checked, order));
   RETURN_IF_ERROR(check::CheckSharedSpace(program, checked, order));

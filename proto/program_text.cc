@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/text/number_format.h"
 #include "proto/program_text.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/text/text_table.h"
 #include "proto/allocation_events.h"
 #include "proto/caching_need.h"
 #include "proto/grid.h"
@@ -16,7 +18,6 @@
 #include "proto/loops.h"
 #include "proto/sequence_text.h"
 #include "proto/state_layout.h"
-#include "proto/text_table.h"
 
 namespace terrace {
 namespace {
@@ -206,20 +207,6 @@ void PrintHeader(const v1::Program& program, std::string* out) {
 }
 
 }  // namespace
-
-std::string FormatBytes(int64_t bytes) {
-  static constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  const double magnitude = std::abs(static_cast<double>(bytes));
-  if (magnitude < 1024) return absl::StrCat(bytes, " B");
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  // 1023.95 would print as 1024.0.
-  while (std::abs(value) >= 1023.95 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
-}
 
 std::string ProgramText(const v1::Program& program, const ProgramTextOptions& options) {
   std::string out;

@@ -5,7 +5,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -18,8 +17,5 @@ struct ProgramTextOptions {
   bool buffers = true;        // the tables of state and buffers
 };
 std::string ProgramText(const v1::Program& program, const ProgramTextOptions& options = {});
-
-// "61.2 GiB", "12.0 KiB", "17 B".
-std::string FormatBytes(int64_t bytes);
 
 }  // namespace terrace

@@ -9,12 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/text/number_format.h"
+#include "base/text/text_table.h"
 #include "kernels/tensor_view.h"
 #include "proto/listing_words.h"
 #include "proto/loops.h"
-#include "proto/program_text.h"
-#include "proto/text_table.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

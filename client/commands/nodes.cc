@@ -4,11 +4,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/text/number_format.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
 #include "client/table.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 

@@ -17,9 +17,9 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/text/number_format.h"
 #include "coordinator/hardware/cluster_file_keys.h"
 #include "coordinator/spec/values.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "proto/text_table.h"
+#include "base/text/text_table.h"
 
 namespace terrace {
 namespace {

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "proto/program_text.h"
+#include "base/text/number_format.h"
 
 namespace terrace {
 namespace {

@@ -7,12 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/text/number_format.h"
 #include "coordinator/compiler/compile.h"
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare/layout_text.h"
 #include "proto/caching_need.h"
 #include "proto/program_check.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/text/number_format.h"
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/planner/degrees.h"
@@ -15,7 +16,6 @@
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text/number_format.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/simulator/cache_reuse.h"
 #include "coordinator/simulator/instruction_time.h"
@@ -15,7 +16,6 @@
 #include "proto/loops.h"
 #include "proto/op_codec.h"
 #include "proto/played_program.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {

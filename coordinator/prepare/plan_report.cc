@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/side_by_side.h"
+#include "base/text/number_format.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
@@ -21,7 +22,6 @@
 #include "kernels/tensor_view.h"
 #include "proto/peak_flops.h"
 #include "proto/program_hash.h"
-#include "proto/program_text.h"
 #include "proto/state_layout.h"
 
 namespace terrace {

@@ -11,10 +11,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text/number_format.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/memory_report.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {

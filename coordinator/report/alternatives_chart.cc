@@ -11,9 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/text/number_format.h"
 #include "proto/layout_text.h"
-#include "proto/program_text.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

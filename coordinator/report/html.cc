@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/text/number_format.h"
 #include "coordinator/report/alternatives_chart.h"
 #include "coordinator/report/breakdown.h"
 #include "coordinator/report/layers_section.h"
@@ -22,8 +23,6 @@
 #include "proto/drawing/svg.h"
 #include "proto/layout_text.h"
 #include "proto/plan_text.h"
-#include "proto/program_text.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

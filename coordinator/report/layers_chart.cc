@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text/number_format.h"
 #include "proto/layer_report.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {

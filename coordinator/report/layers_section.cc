@@ -5,14 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text/number_format.h"
 #include "coordinator/report/layers_chart.h"
 #include "coordinator/report/stages.h"
 #include "proto/drawing/html_table.h"
 #include "proto/drawing/page.h"
 #include "proto/drawing/svg.h"
 #include "proto/layer_report.h"
-#include "proto/program_text.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

@@ -8,10 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text/number_format.h"
 #include "coordinator/report/memory_over_time.h"
 #include "coordinator/report/stages.h"
-#include "proto/program_text.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

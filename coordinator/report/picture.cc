@@ -6,14 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text/number_format.h"
 #include "coordinator/report/alternatives_chart.h"
 #include "coordinator/report/breakdown.h"
 #include "coordinator/report/memory_chart.h"
 #include "coordinator/report/stages.h"
 #include "coordinator/report/timeline_chart.h"
 #include "proto/drawing/svg.h"
-#include "proto/program_text.h"
-#include "proto/words.h"
 
 namespace terrace {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "proto/words.h"
+#include "base/text/number_format.h"
 
 namespace terrace {
 

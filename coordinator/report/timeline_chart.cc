@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text/number_format.h"
 #include "coordinator/report/stages.h"
 #include "proto/live_memory.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

@@ -11,11 +11,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/text/number_format.h"
 #include "coordinator/report/stages.h"
 #include "kernels/tensor_view.h"
 #include "proto/drawing/svg.h"
 #include "proto/plan_text.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

@@ -1,42 +1,19 @@
-// The checker's third part: what may run at the same time. Instruction i happens before j when
-// streams and waits, followed transitively, say so; nothing else is known about time.
+// The checker's third part: whoever may run at the same time (proto/program/happens_before.h)
+// touches the same bytes only to read them, and reads what was written.
 //
 // Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "proto/check/instructions.h"
+#include "proto/happens_before.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {
-
-// One vector clock an instruction: how many instructions of each stream are known to have finished
-// when it ends.
-class HappensBefore {
- public:
-  // REQUIRES: CheckInstructions passed.
-  HappensBefore(const v1::Program& program, const v1::Sequence& sequence);
-
-  // REQUIRES: i < j.
-  bool Ordered(int i, int j) const { return Known(j, stream_[i]) > index_[i]; }
-
-  int streams() const { return streams_; }
-  int stream(int i) const { return stream_[i]; }
-  int index(int i) const { return index_[i]; }  // in its stream
-  // How many instructions of `stream` have finished when j ends.
-  int Known(int j, int stream) const { return clocks_[static_cast<size_t>(j) * streams_ + stream]; }
-
- private:
-  int streams_;
-  std::vector<int> stream_;
-  std::vector<int> index_;
-  std::vector<int> clocks_;  // instruction-major
-};
 
 // Refuses two accesses to the same bytes of one buffer, one of them a write, that are not ordered.
 absl::Status CheckConflicts(const v1::Program& program, const CheckedSequence& sequence,

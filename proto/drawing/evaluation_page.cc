@@ -9,13 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/text/number_format.h"
 #include "proto/drawing/evaluation_chart.h"
 #include "proto/drawing/html_table.h"
 #include "proto/drawing/page.h"
 #include "proto/drawing/svg.h"
 #include "proto/evaluation_words.h"
-#include "proto/program_text.h"
-#include "proto/words.h"
 
 namespace terrace {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/strings.h"
-#include "proto/words.h"
+#include "base/text/number_format.h"
 
 namespace terrace {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/memory_cgroup.h"
-#include "proto/program_text.h"
+#include "base/text/number_format.h"
 
 namespace terrace {
 namespace {

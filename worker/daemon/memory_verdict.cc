@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "proto/program_text.h"
-#include "proto/text_table.h"
+#include "base/text/number_format.h"
+#include "base/text/text_table.h"
 
 namespace terrace {
 namespace {

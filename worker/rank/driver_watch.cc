@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/program_text.h"
+#include "base/text/number_format.h"
 
 namespace terrace {
 namespace {

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/text/number_format.h"
 #include "proto/caching_need.h"
-#include "proto/program_text.h"
 #include "worker/rank/memory_classes.h"
 
 namespace terrace {

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/text/number_format.h"
 #include "proto/allocation_events.h"
 #include "proto/caching_need.h"
-#include "proto/program_text.h"
 
 namespace terrace {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "proto/program_text.h"
+#include "base/text/number_format.h"
 #include "proto/v1/tools.pb.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/rank/checkpoint_tokenizer.h"

@@ -9,8 +9,8 @@
 
 #include "CLI/CLI.hpp"
 #include "base/machine.h"
+#include "base/text/number_format.h"
 #include "nlohmann/json.hpp"
-#include "proto/program_text.h"
 #include "worker/probe/device.h"
 #include "worker/rank/backend.h"
 #include "worker/tools/tools.h"

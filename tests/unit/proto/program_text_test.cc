@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/text/number_format.h"
 #include "proto/program_text.h"
 
 #include <gmock/gmock.h>
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/text_table.h"
+#include "base/text/text_table.h"
 
 namespace terrace {
 namespace {

@@ -13,7 +13,6 @@
 
 #include "absl/strings/match.h"
 #include "proto/program_check.h"
-#include "proto/program_text.h"
 #include "proto/tiers.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "base/text/number_format.h"
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare.h"
-#include "proto/program_text.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

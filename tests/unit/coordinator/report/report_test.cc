@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/text/number_format.h"
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/report/breakdown.h"
 #include "coordinator/report/html.h"
@@ -19,7 +20,6 @@
 #include "coordinator/report/stages.h"
 #include "coordinator/report/timeline_chart.h"
 #include "coordinator/report/trace.h"
-#include "proto/program_text.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/words.h"
+#include "base/text/number_format.h"
+#include "base/text/wrap.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/words.h"
+#include "base/text/number_format.h"
+
+#include <array>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/strings.h"
 
 namespace terrace {
+
+std::string FormatBytes(int64_t bytes) {
+  static constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  const double magnitude = std::abs(static_cast<double>(bytes));
+  if (magnitude < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  // 1023.95 would print as 1024.0.
+  while (std::abs(value) >= 1023.95 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
 
 std::string Grouped(int64_t number) {
   std::string digits = absl::StrCat(number);
@@ -30,29 +46,6 @@ std::string PercentText(double ratio) { return absl::StrFormat("%.1f %%", 100 * 
 std::string RateText(double per_second, std::string_view unit) {
   if (per_second >= 1e12) return absl::StrFormat("%.2f T%s/s", per_second / 1e12, Absl(unit));
   return absl::StrFormat("%.1f G%s/s", per_second / 1e9, Absl(unit));
-}
-
-std::string Wrapped(std::string_view text, size_t columns, size_t indent) {
-  std::string out;
-  size_t column = indent;
-  for (const absl::string_view line : absl::StrSplit(Absl(text), '\n')) {
-    if (!out.empty()) {
-      absl::StrAppend(&out, "\n", std::string(indent, ' '));
-      column = indent;
-    }
-    bool first = true;
-    for (const absl::string_view word : absl::StrSplit(line, ' ', absl::SkipEmpty())) {
-      if (!first && column + 1 + word.size() > columns) {
-        absl::StrAppend(&out, "\n", std::string(indent, ' '));
-        column = indent;
-        first = true;
-      }
-      absl::StrAppend(&out, first ? "" : " ", word);
-      column += word.size() + (first ? 0 : 1);
-      first = false;
-    }
-  }
-  return out;
 }
 
 }  // namespace terrace
