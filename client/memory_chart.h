@@ -9,7 +9,7 @@
 #include <string>
 
 #include "proto/drawing/svg.h"
-#include "proto/live_memory.h"
+#include "proto/report/live_memory.h"
 
 namespace terrace {
 

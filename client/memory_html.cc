@@ -13,7 +13,7 @@
 #include "client/print.h"
 #include "proto/drawing/html_table.h"
 #include "proto/drawing/page.h"
-#include "proto/live_memory.h"
+#include "proto/report/live_memory.h"
 
 namespace terrace {
 namespace {

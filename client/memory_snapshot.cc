@@ -10,13 +10,13 @@
 #include "base/status_macros.h"
 #include "client/memory_picture.h"
 #include "client/pickle.h"
-#include "proto/allocation_events.h"
-#include "proto/arena_pages.h"
 #include "proto/caching/segments.h"
-#include "proto/caching_need.h"
 #include "proto/drawing/svg.h"
-#include "proto/live_memory.h"
-#include "proto/tiers.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/arena_pages.h"
+#include "proto/program/caching_need.h"
+#include "proto/program/tiers.h"
+#include "proto/report/live_memory.h"
 
 namespace terrace {
 namespace {

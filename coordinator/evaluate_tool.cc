@@ -13,8 +13,8 @@
 #include "coordinator/paper.h"
 #include "coordinator/planning/plan_timer.h"
 #include "proto/drawing/evaluation_page.h"
-#include "proto/evaluation_progress.h"
-#include "proto/evaluation_text.h"
+#include "proto/report/evaluation_progress.h"
+#include "proto/report/evaluation_text.h"
 
 namespace terrace {
 namespace {

@@ -24,8 +24,8 @@
 #include "coordinator/model/config.h"
 #include "coordinator/model/model.h"
 #include "coordinator/planning/inputs.h"
-#include "proto/manifest_text.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
+#include "proto/report/manifest_text.h"
 
 namespace terrace {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/plan_output.h"
 
-#include "proto/layer_report.h"
-#include "proto/plan_json.h"
-#include "proto/plan_text.h"
+#include "proto/report/layer_report.h"
+#include "proto/report/plan_json.h"
+#include "proto/report/plan_text.h"
 
 namespace terrace {
 

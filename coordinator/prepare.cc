@@ -18,7 +18,7 @@
 #include "coordinator/prepare/search.h"
 #include "coordinator/prepare/search_trial.h"
 #include "coordinator/prepare/what_fits.h"
-#include "proto/plan_json.h"
+#include "proto/report/plan_json.h"
 
 namespace terrace {
 namespace {

@@ -25,7 +25,7 @@ struct Prepared {
   v1::Plan plan;
   std::vector<v1::Program> programs;  // one a stage
   Simulation simulation;              // of "train", whose stages are those of the programs
-  std::string model_name;             // as the spec calls it (ModelName of proto/plan_json.h)
+  std::string model_name;             // as the spec calls it (ModelName of proto/report/plan_json.h)
   absl::Status refusal;               // OK unless it comes from PrepareAnyway()
 };
 

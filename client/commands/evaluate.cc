@@ -14,8 +14,8 @@
 #include "client/spec_exec.h"
 #include "client/spec_file.h"
 #include "proto/drawing/evaluation_page.h"
-#include "proto/evaluation_progress.h"
-#include "proto/evaluation_text.h"
+#include "proto/report/evaluation_progress.h"
+#include "proto/report/evaluation_text.h"
 
 namespace terrace {
 namespace {

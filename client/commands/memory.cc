@@ -16,7 +16,7 @@
 #include "client/memory_picture.h"
 #include "client/memory_snapshot.h"
 #include "client/print.h"
-#include "proto/layer_report.h"
+#include "proto/report/layer_report.h"
 
 namespace terrace {
 namespace {

@@ -10,8 +10,8 @@
 #include "client/process.h"
 #include "client/spec_exec.h"
 #include "client/spec_file.h"
-#include "proto/plan_json.h"
-#include "proto/plan_text.h"
+#include "proto/report/plan_json.h"
+#include "proto/report/plan_text.h"
 
 namespace terrace {
 namespace {

@@ -18,7 +18,7 @@
 #include "client/local_cluster.h"
 #include "client/print.h"
 #include "client/spec_file.h"
-#include "proto/plan_text.h"
+#include "proto/report/plan_text.h"
 
 namespace terrace {
 namespace {

@@ -13,7 +13,7 @@
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
-#include "proto/plan_text.h"
+#include "proto/report/plan_text.h"
 
 namespace terrace {
 namespace {

@@ -18,8 +18,8 @@
 #include "coordinator/compiler/streams.h"
 #include "coordinator/compiler/workspace.h"
 #include "coordinator/layout/rules.h"
-#include "proto/grid.h"
-#include "proto/sequences.h"
+#include "proto/program/grid.h"
+#include "proto/program/sequences.h"
 
 namespace terrace {
 namespace {

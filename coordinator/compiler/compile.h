@@ -18,7 +18,7 @@
 //   dynamic.h     in caching mode: no offsets for step buffers on the device
 //
 // Pure and deterministic: the same input gives the same bytes. The result is not trusted:
-// proto/program_check.h checks it. Thread-safe: no state.
+// proto/check/program_check.h checks it. Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/op_codec.h"
-#include "proto/state_layout.h"
+#include "proto/program/op_codec.h"
+#include "proto/program/state_layout.h"
 
 namespace terrace::compiler {
 namespace {

@@ -12,7 +12,7 @@
 #include "coordinator/compiler/schedule.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/model/config.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace::compiler {

@@ -14,8 +14,8 @@
 #include "coordinator/compiler/roll_values.h"
 #include "coordinator/compiler/staging.h"
 #include "coordinator/layout/rules.h"
-#include "proto/operands.h"
-#include "proto/sequences.h"
+#include "proto/program/operands.h"
+#include "proto/program/sequences.h"
 
 namespace terrace::compiler {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/compiler/pack/liveness.h"
-#include "proto/loops.h"
-#include "proto/operands.h"
+#include "proto/program/loops.h"
+#include "proto/program/operands.h"
 
 namespace terrace::compiler {
 namespace {

@@ -61,7 +61,7 @@ struct RolledSequence {
 };
 
 // Gives chains more slots than they need, so that all slots are in their first places again after
-// at most kTurnMax iterations (proto/loops.h), a turn. Of all turns it takes the shortest of those
+// at most kTurnMax iterations (proto/program/loops.h), a turn. Of all turns it takes the shortest of those
 // that cost the least memory or next to nothing more. FAILED_PRECONDITION when a chain needs more
 // slots than the longest turn has iterations.
 absl::Status AlignSlots(const v1::Program& program,

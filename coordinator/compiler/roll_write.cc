@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/builder.h"
 #include "coordinator/compiler/roll_values.h"
-#include "proto/operands.h"
+#include "proto/program/operands.h"
 
 namespace terrace::compiler {
 namespace {

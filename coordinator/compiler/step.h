@@ -1,5 +1,5 @@
 // The sequences of a program: "train" (one optimizer step) and its like of shorter samples
-// (proto/sequences.h), "eval" (the loss of one micro-batch), "infer" (the logits of one position),
+// (proto/program/sequences.h), "eval" (the loss of one micro-batch), "infer" (the logits of one position),
 // "restore" (what others find made of the state: weights gathered from shards, or rounded).
 //
 // "train" is a straight list: the passes of the stage's schedule, of few micro-batches where the
@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/compiler/stage.h"
-#include "proto/sequences.h"
+#include "proto/program/sequences.h"
 
 namespace terrace::compiler {
 

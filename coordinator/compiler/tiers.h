@@ -11,7 +11,7 @@
 #include <string>
 
 #include "coordinator/compiler/builder.h"
-#include "proto/tiers.h"
+#include "proto/program/tiers.h"
 #include "proto/v1/plan.pb.h"
 
 namespace terrace::compiler {

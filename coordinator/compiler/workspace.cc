@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/op_workspace.h"
+#include "proto/program/op_workspace.h"
 
 namespace terrace::compiler {
 namespace {

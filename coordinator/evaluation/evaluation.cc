@@ -19,8 +19,8 @@
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/variations.h"
-#include "proto/evaluation_words.h"
-#include "proto/layout_text.h"
+#include "proto/report/evaluation_words.h"
+#include "proto/report/layout_text.h"
 
 namespace terrace {
 namespace {

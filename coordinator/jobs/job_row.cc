@@ -2,7 +2,7 @@
 #include "coordinator/jobs/job_row.h"
 
 #include "coordinator/jobs/job_state.h"
-#include "proto/layout_text.h"
+#include "proto/report/layout_text.h"
 
 namespace terrace {
 

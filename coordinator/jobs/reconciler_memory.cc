@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
 
 // What was learned of memory, and what follows for jobs that ran out of it.
 //

@@ -6,7 +6,7 @@
 #include "coordinator/jobs/gang_failure.h"
 #include "coordinator/jobs/reconciler.h"
 #include "coordinator/layout/rules.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "proto/spec_changes.h"
 
 // One pass: observe, stop, plan, go down the ladder, place, answer, write.

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/layout/rules.h"
-#include "proto/tiers.h"
+#include "proto/program/tiers.h"
 
 namespace terrace {
 namespace {

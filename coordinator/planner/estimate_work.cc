@@ -8,7 +8,7 @@
 #include "coordinator/layout/rules.h"
 #include "kernels/gemm_workspace.h"
 #include "kernels/op.h"
-#include "proto/op_workspace.h"
+#include "proto/program/op_workspace.h"
 
 namespace terrace {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/strings.h"
-#include "proto/manifest_text.h"
+#include "proto/report/manifest_text.h"
 #include "proto/spec_changes.h"
 
 namespace terrace {

@@ -25,8 +25,8 @@
 #include "coordinator/prepare/explain.h"
 #include "coordinator/prepare/ladder.h"
 #include "coordinator/report/html.h"
-#include "proto/plan_json.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
+#include "proto/report/plan_json.h"
 
 namespace terrace {
 namespace {

@@ -11,8 +11,8 @@
 #include "coordinator/compiler/compile.h"
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare/layout_text.h"
-#include "proto/caching_need.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
+#include "proto/program/caching_need.h"
 
 namespace terrace {
 

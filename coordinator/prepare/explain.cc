@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/compiler/schedule.h"
 #include "coordinator/layout/rules.h"
-#include "proto/program_text.h"
+#include "proto/report/program_text.h"
 
 namespace terrace {
 namespace {

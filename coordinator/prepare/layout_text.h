@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/layout_text.h"
+#include "proto/report/layout_text.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {

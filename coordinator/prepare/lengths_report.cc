@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "coordinator/simulator/simulate.h"
-#include "proto/sequences.h"
+#include "proto/program/sequences.h"
 
 namespace terrace {
 absl::StatusOr<std::string> StepsByLength(const Evaluated& evaluated,

@@ -15,7 +15,7 @@ namespace terrace {
 using BytesByClass = std::map<v1::BufferClass, int64_t>;
 int64_t Total(const BytesByClass& bytes);
 
-// STEP bytes of one sequence in an arena. Programs have no loops (proto/played_program.h).
+// STEP bytes of one sequence in an arena. Programs have no loops (proto/program/played_program.h).
 struct SequencePeak {
   const v1::Sequence* sequence = nullptr;
   int64_t time = 0;    // position in the sequence when most are alive

@@ -9,9 +9,9 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/compiler/pack/liveness.h"
 #include "coordinator/prepare/memory_peak.h"
-#include "proto/arena_pages.h"
-#include "proto/caching_need.h"
-#include "proto/played_program.h"
+#include "proto/program/arena_pages.h"
+#include "proto/program/caching_need.h"
+#include "proto/program/played_program.h"
 
 namespace terrace {
 namespace {

@@ -13,9 +13,9 @@
 #include "coordinator/simulator/instruction_time.h"
 #include "coordinator/simulator/pace.h"
 #include "kernels/tensor_view.h"
-#include "proto/loops.h"
-#include "proto/op_codec.h"
-#include "proto/played_program.h"
+#include "proto/program/loops.h"
+#include "proto/program/op_codec.h"
+#include "proto/program/played_program.h"
 
 namespace terrace {
 namespace {

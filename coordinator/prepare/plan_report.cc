@@ -21,8 +21,8 @@
 #include "coordinator/prepare/search_choice.h"
 #include "kernels/tensor_view.h"
 #include "proto/peak_flops.h"
-#include "proto/program_hash.h"
-#include "proto/state_layout.h"
+#include "proto/program/program_hash.h"
+#include "proto/program/state_layout.h"
 
 namespace terrace {
 namespace {

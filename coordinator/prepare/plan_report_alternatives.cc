@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text/number_format.h"
-#include "proto/caching_need.h"
+#include "proto/program/caching_need.h"
 
 namespace terrace {
 namespace {

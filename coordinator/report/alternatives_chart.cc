@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/text/number_format.h"
-#include "proto/layout_text.h"
+#include "proto/report/layout_text.h"
 
 namespace terrace {
 namespace {

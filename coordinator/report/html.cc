@@ -21,8 +21,8 @@
 #include "proto/drawing/html_table.h"
 #include "proto/drawing/page.h"
 #include "proto/drawing/svg.h"
-#include "proto/layout_text.h"
-#include "proto/plan_text.h"
+#include "proto/report/layout_text.h"
+#include "proto/report/plan_text.h"
 
 namespace terrace {
 namespace {

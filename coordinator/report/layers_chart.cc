@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text/number_format.h"
-#include "proto/layer_report.h"
+#include "proto/report/layer_report.h"
 
 namespace terrace {
 namespace {

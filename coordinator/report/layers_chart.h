@@ -7,7 +7,7 @@
 #pragma once
 
 #include "proto/drawing/svg.h"
-#include "proto/layer_memory.h"
+#include "proto/report/layer_memory.h"
 
 namespace terrace {
 

@@ -11,7 +11,7 @@
 #include "proto/drawing/html_table.h"
 #include "proto/drawing/page.h"
 #include "proto/drawing/svg.h"
-#include "proto/layer_report.h"
+#include "proto/report/layer_report.h"
 
 namespace terrace {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "proto/tiers.h"
+#include "proto/program/tiers.h"
 
 namespace terrace {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "coordinator/simulator/simulate.h"
-#include "proto/live_memory.h"
+#include "proto/report/live_memory.h"
 
 namespace terrace {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "coordinator/prepare.h"
-#include "proto/played_program.h"
+#include "proto/program/played_program.h"
 
 namespace terrace {
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/text/number_format.h"
 #include "coordinator/report/stages.h"
-#include "proto/live_memory.h"
+#include "proto/report/live_memory.h"
 
 namespace terrace {
 namespace {

@@ -15,7 +15,7 @@
 #include "coordinator/report/stages.h"
 #include "kernels/tensor_view.h"
 #include "proto/drawing/svg.h"
-#include "proto/plan_text.h"
+#include "proto/report/plan_text.h"
 
 namespace terrace {
 namespace {

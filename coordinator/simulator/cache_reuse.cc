@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "kernels/tensor_view.h"
-#include "proto/allocation_events.h"
-#include "proto/op_codec.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/op_codec.h"
 
 namespace terrace {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/status_macros.h"
 #include "coordinator/hardware/profiles.h"
-#include "proto/op_codec.h"
+#include "proto/program/op_codec.h"
 
 namespace terrace {
 namespace {

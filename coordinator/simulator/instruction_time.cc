@@ -9,7 +9,7 @@
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/simulator/link_time.h"
 #include "kernels/tensor_view.h"
-#include "proto/op_codec.h"
+#include "proto/program/op_codec.h"
 
 namespace terrace {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 
 namespace terrace {
 namespace {

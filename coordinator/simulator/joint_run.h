@@ -28,7 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "coordinator/simulator/pace.h"
-#include "proto/play_order.h"
+#include "proto/program/play_order.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 
 namespace terrace {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 
 namespace terrace {
 namespace {

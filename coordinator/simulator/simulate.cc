@@ -13,10 +13,10 @@
 #include "coordinator/simulator/cache_reuse.h"
 #include "coordinator/simulator/instruction_time.h"
 #include "coordinator/simulator/steady_play.h"
-#include "proto/grid.h"
-#include "proto/loops.h"
-#include "proto/operands.h"
-#include "proto/played_program.h"
+#include "proto/program/grid.h"
+#include "proto/program/loops.h"
+#include "proto/program/operands.h"
+#include "proto/program/played_program.h"
 
 namespace terrace {
 namespace {

@@ -33,7 +33,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "coordinator/simulator/joint_run.h"
-#include "proto/play_order.h"
+#include "proto/program/play_order.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "proto/loops.h"
+#include "proto/program/loops.h"
 
 namespace terrace {
 namespace {

@@ -163,7 +163,7 @@ void ValidateAllowed(SpecReader& reader, const v1::JobSpec& spec) {
       "bf16 with train.optimizer.stochastic_rounding, which does not support int8 blocks", "bf16");
 }
 
-// Direct I/O moves whole blocks of this many bytes (proto/tiers.h).
+// Direct I/O moves whole blocks of this many bytes (proto/program/tiers.h).
 constexpr int64_t kBlock = 4096;
 
 void ValidateWholeBlocks(SpecReader& reader, std::string_view path, int64_t bytes) {

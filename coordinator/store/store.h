@@ -28,7 +28,7 @@ inline constexpr int64_t kEventsKeptPerJob = 4096;
 
 struct StoredProgram {
   std::string sha256;
-  std::string bytes;  // as proto/program_hash.h serialises it
+  std::string bytes;  // as proto/program/program_hash.h serialises it
 };
 
 // What a rank of a job of this shape was seen to need outside its arenas on this worker, with a

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "proto/check/instruction/refuse.h"
 #include "proto/check/meetings.h"
-#include "proto/check/refuse.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 
 namespace terrace::check {
 namespace {

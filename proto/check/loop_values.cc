@@ -10,9 +10,9 @@
 #include "base/status_macros.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "kernels/tensor_view.h"
+#include "proto/check/instruction/refuse.h"
 #include "proto/check/loops.h"
-#include "proto/check/refuse.h"
-#include "proto/loops.h"
+#include "proto/program/loops.h"
 
 namespace terrace::check {
 namespace {

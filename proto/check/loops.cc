@@ -8,13 +8,13 @@
 
 #include "base/status_macros.h"
 #include "kernels/tensor_view.h"
-#include "proto/allocation_events.h"
+#include "proto/check/instruction/refuse.h"
+#include "proto/check/instruction/structure.h"
 #include "proto/check/loop_values.h"
-#include "proto/check/refuse.h"
-#include "proto/check/structure.h"
-#include "proto/grid.h"
-#include "proto/loops.h"
-#include "proto/sequences.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/grid.h"
+#include "proto/program/loops.h"
+#include "proto/program/sequences.h"
 
 namespace terrace::check {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "proto/loops.h"
+#include "proto/program/loops.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {

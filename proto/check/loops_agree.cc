@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "proto/check/instruction/refuse.h"
 #include "proto/check/joint.h"
 #include "proto/check/meetings.h"
-#include "proto/check/refuse.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 
 namespace terrace::check {
 namespace {

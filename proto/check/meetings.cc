@@ -8,8 +8,8 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "proto/check/refuse.h"
-#include "proto/grid.h"
+#include "proto/check/instruction/refuse.h"
+#include "proto/program/grid.h"
 
 namespace terrace::check {
 namespace {

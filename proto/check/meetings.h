@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "proto/check/train.h"
-#include "proto/check/written.h"
+#include "proto/check/instruction/written.h"
+#include "proto/check/value/train.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {

@@ -10,13 +10,13 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "proto/allocation_events.h"
-#include "proto/arena_pages.h"
-#include "proto/check/ranges.h"
-#include "proto/check/refuse.h"
-#include "proto/check/state.h"
-#include "proto/sequences.h"
-#include "proto/tiers.h"
+#include "proto/check/instruction/refuse.h"
+#include "proto/check/value/ranges.h"
+#include "proto/check/value/state.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/arena_pages.h"
+#include "proto/program/sequences.h"
+#include "proto/program/tiers.h"
 
 namespace terrace::check {
 namespace {

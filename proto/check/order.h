@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "proto/check/instructions.h"
-#include "proto/happens_before.h"
+#include "proto/check/instruction/instructions.h"
+#include "proto/program/happens_before.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {

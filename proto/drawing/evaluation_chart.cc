@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text/number_format.h"
-#include "proto/evaluation_words.h"
+#include "proto/report/evaluation_words.h"
 
 namespace terrace {
 namespace {

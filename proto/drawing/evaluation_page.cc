@@ -14,7 +14,7 @@
 #include "proto/drawing/html_table.h"
 #include "proto/drawing/page.h"
 #include "proto/drawing/svg.h"
-#include "proto/evaluation_words.h"
+#include "proto/report/evaluation_words.h"
 
 namespace terrace {
 namespace {

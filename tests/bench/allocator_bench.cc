@@ -23,7 +23,7 @@
 #include "coordinator/model/presets.h"
 #include "coordinator/simulator/simulate.h"
 #include "proto/caching/cache.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
 
 namespace terrace {
 namespace {

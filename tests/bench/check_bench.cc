@@ -10,7 +10,7 @@
 
 #include "coordinator/compiler/compile.h"
 #include "proto/check/joint.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
 
 namespace terrace {
 namespace {

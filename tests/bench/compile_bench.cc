@@ -15,8 +15,8 @@
 
 #include "coordinator/compiler/compile.h"
 #include "coordinator/model/presets.h"
-#include "proto/grid.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
+#include "proto/program/grid.h"
 
 namespace terrace {
 namespace {

@@ -38,7 +38,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "kernels/cpu/registry.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/rank/commands.h"
 #include "worker/rank/environment.h"

@@ -18,7 +18,7 @@
 #include "coordinator/model/presets.h"
 #include "coordinator/prepare.h"
 #include "coordinator/simulator/simulate.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
 #include "tests/unit/coordinator/compiler/pack/data.h"
 #include "tests/unit/coordinator/compiler/pack/programs.h"
 

@@ -28,11 +28,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
 #include "tests/bench/small_job.h"
 #include "tests/system/in_process_turns.h"
 #include "tests/system/layout_data.h"
-#include "tests/unit/proto/second_addresses.h"
+#include "tests/unit/proto/check/second_addresses.h"
 
 namespace terrace {
 namespace {

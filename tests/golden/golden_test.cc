@@ -20,7 +20,7 @@
 #include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
 #include "coordinator/spec/job_spec.h"
-#include "proto/plan_text.h"
+#include "proto/report/plan_text.h"
 
 namespace terrace {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/caching_need.h"
-#include "proto/grid.h"
+#include "proto/program/caching_need.h"
+#include "proto/program/grid.h"
 #include "tests/system/layout_data.h"
 
 namespace terrace {

@@ -17,10 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
 #include "proto/v1/worker.pb.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
-#include "tests/unit/proto/mutate.h"
+#include "tests/unit/proto/check/mutate.h"
 
 extern char** environ;
 

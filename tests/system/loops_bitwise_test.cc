@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/loops.h"
+#include "proto/program/loops.h"
 #include "tests/system/layout_data.h"
 
 namespace terrace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
 #include "tests/system/layout_data.h"
-#include "tests/unit/proto/second_addresses.h"
+#include "tests/unit/proto/check/second_addresses.h"
 
 namespace terrace {
 namespace {

@@ -22,16 +22,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/prepare/memory_report.h"
-#include "proto/grid.h"
-#include "proto/program_check.h"
-#include "proto/program_hash.h"
+#include "proto/check/program_check.h"
+#include "proto/program/grid.h"
+#include "proto/program/program_hash.h"
 #include "tests/system/exact_gradients.h"
 #include "tests/system/in_process_job.h"
 #include "tests/system/layout_data.h"
 #include "tests/system/parity_bound.h"
 #include "tests/system/parity_cases.h"
 #include "tests/system/parity_tally.h"
-#include "tests/unit/proto/second_addresses.h"
+#include "tests/unit/proto/check/second_addresses.h"
 
 namespace terrace {
 namespace {

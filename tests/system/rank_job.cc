@@ -15,8 +15,8 @@
 #include "coordinator/compiler/compile.h"
 #include "coordinator/model/config.h"
 #include "gtest/gtest.h"
-#include "proto/grid.h"
-#include "proto/program_hash.h"
+#include "proto/program/grid.h"
+#include "proto/program/program_hash.h"
 
 extern char** environ;
 

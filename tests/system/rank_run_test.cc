@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
 #include "tests/system/rank_job.h"
 
 namespace terrace {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/allocation_events.h"
-#include "proto/state_layout.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/state_layout.h"
 #include "worker/checkpoint/convert.h"
 
 namespace terrace {

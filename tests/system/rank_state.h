@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "proto/v1/program.pb.h"
 #include "tests/system/in_process_job.h"
 #include "worker/data/token_dataset.h"

@@ -32,7 +32,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/loss_scale_state.h"

@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "proto/manifest_text.h"
+#include "proto/report/manifest_text.h"
 #include "worker/checkpoint/file_reader.h"
 #include "worker/checkpoint/file_sum.h"
 

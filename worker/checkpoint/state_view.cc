@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "proto/state_layout.h"
+#include "proto/program/state_layout.h"
 
 namespace terrace {
 namespace {

@@ -14,7 +14,7 @@
 #include "kernels/block_codes.h"
 #include "kernels/dynamic_map.h"
 #include "kernels/format.h"
-#include "proto/state_layout.h"
+#include "proto/program/state_layout.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/safetensors_header.h"
 #include "worker/checkpoint/state_view.h"

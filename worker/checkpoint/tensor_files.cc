@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "proto/state_layout.h"
+#include "proto/program/state_layout.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/stored_moment.h"
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <map>
 
-#include "proto/layer_memory.h"
-#include "proto/sequences.h"
+#include "proto/program/sequences.h"
+#include "proto/report/layer_memory.h"
 
 namespace terrace {
 

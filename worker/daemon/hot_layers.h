@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/live_memory.h"
+#include "proto/report/live_memory.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {

@@ -11,9 +11,9 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "proto/allocation_events.h"
-#include "proto/arena_pages.h"
-#include "proto/sequences.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/arena_pages.h"
+#include "proto/program/sequences.h"
 
 namespace terrace {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/memory_cgroup.h"
-#include "proto/live_memory.h"
+#include "proto/report/live_memory.h"
 #include "proto/v1/worker.pb.h"
 #include "worker/daemon/hot_layers.h"
 #include "worker/daemon/memory_verdict.h"

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/op.h"
-#include "proto/op_codec.h"
+#include "proto/program/op_codec.h"
 #include "proto/v1/program.pb.h"
 #include "worker/memory/arena.h"
 #include "worker/probe/memory.h"

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/caching/policy.h"
-#include "proto/caching_need.h"
-#include "proto/loops.h"
+#include "proto/program/caching_need.h"
+#include "proto/program/loops.h"
 #include "worker/memory/caching_segments.h"
 #include "worker/rank/step_scope.h"
 

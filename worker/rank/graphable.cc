@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
-#include "proto/allocation_events.h"
+#include "proto/program/allocation_events.h"
 
 namespace terrace {
 namespace {

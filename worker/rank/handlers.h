@@ -10,7 +10,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "proto/loops.h"
+#include "proto/program/loops.h"
 #include "proto/v1/program.pb.h"
 #include "worker/rank/prepared_program.h"
 

@@ -6,10 +6,10 @@
 #include <map>
 #include <utility>
 
-#include "proto/arena_pages.h"
-#include "proto/caching_need.h"
-#include "proto/played_program.h"
-#include "proto/tiers.h"
+#include "proto/program/arena_pages.h"
+#include "proto/program/caching_need.h"
+#include "proto/program/played_program.h"
+#include "proto/program/tiers.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/text/number_format.h"
-#include "proto/caching_need.h"
+#include "proto/program/caching_need.h"
 #include "worker/rank/memory_classes.h"
 
 namespace terrace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/loops.h"
+#include "proto/program/loops.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {

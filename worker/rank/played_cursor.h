@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "proto/played.h"
+#include "proto/program/played.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {

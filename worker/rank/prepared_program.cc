@@ -8,9 +8,9 @@
 #include "base/reworded.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "proto/allocation_events.h"
-#include "proto/loops.h"
-#include "proto/op_codec.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/loops.h"
+#include "proto/program/op_codec.h"
 #include "worker/rank/handlers.h"
 #include "worker/rank/resolve_waits.h"
 

@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/context.h"
 #include "kernels/kernel.h"
-#include "proto/played.h"
+#include "proto/program/played.h"
 #include "proto/v1/program.pb.h"
 #include "worker/comm/communicator.h"
 #include "worker/flight_recorder.h"

@@ -11,8 +11,8 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "google/protobuf/util/json_util.h"
-#include "proto/program_check.h"
-#include "proto/program_hash.h"
+#include "proto/check/program_check.h"
+#include "proto/program/program_hash.h"
 
 namespace terrace {
 namespace {

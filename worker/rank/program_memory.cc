@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/text/number_format.h"
-#include "proto/allocation_events.h"
-#include "proto/caching_need.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/caching_need.h"
 
 namespace terrace {
 namespace {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/loops.h"
-#include "proto/played.h"
+#include "proto/program/loops.h"
+#include "proto/program/played.h"
 #include "proto/v1/program.pb.h"
 #include "worker/rank/prepared_program.h"
 

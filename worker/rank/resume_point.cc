@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "proto/manifest_text.h"
+#include "proto/report/manifest_text.h"
 #include "proto/spec_changes.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/manifest.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/state_layout.h"
+#include "proto/program/state_layout.h"
 
 namespace terrace {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/op.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {

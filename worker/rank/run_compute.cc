@@ -5,8 +5,8 @@
 
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
-#include "proto/grid.h"
-#include "proto/op_codec.h"
+#include "proto/program/grid.h"
+#include "proto/program/op_codec.h"
 #include "worker/rank/handlers.h"
 #include "worker/rank/rounding_parts.h"
 

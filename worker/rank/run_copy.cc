@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/stream_copy.h"
-#include "proto/tiers.h"
+#include "proto/program/tiers.h"
 #include "worker/rank/failure.h"
 #include "worker/rank/handlers.h"
 

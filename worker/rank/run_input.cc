@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/grid.h"
-#include "proto/sequences.h"
+#include "proto/program/grid.h"
+#include "proto/program/sequences.h"
 #include "worker/rank/handlers.h"
 
 namespace terrace {

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "proto/loops.h"
-#include "proto/op_codec.h"
-#include "proto/sequences.h"
+#include "proto/program/loops.h"
+#include "proto/program/op_codec.h"
+#include "proto/program/sequences.h"
 
 namespace terrace {
 namespace {

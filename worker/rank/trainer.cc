@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "worker/rank/dynamic_memory.h"
 #include "worker/rank/failure.h"
 #include "worker/rank/trace.h"

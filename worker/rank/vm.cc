@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "proto/allocation_events.h"
+#include "proto/program/allocation_events.h"
 #include "worker/rank/dynamic_memory.h"
 #include "worker/rank/graphable.h"
 #include "worker/rank/warm.h"

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "proto/allocation_events.h"
-#include "proto/tiers.h"
+#include "proto/program/allocation_events.h"
+#include "proto/program/tiers.h"
 
 namespace terrace {
 

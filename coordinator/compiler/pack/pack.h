@@ -4,7 +4,7 @@
 // input order, the arena size and the lower bound that no packing can beat. Two buffers share bytes
 // only if their lives do not meet. Greedy orders (orders.h), the first that is within 0.5 % of
 // the bound or else the best; what they leave unused pages take up (pages.h). Pure and
-// deterministic: integer keys, stable ties. The independent check is proto/program_check.h.
+// deterministic: integer keys, stable ties. The independent check is proto/check/program_check.h.
 // Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -12,8 +12,8 @@
 #include "coordinator/compiler/pack/liveness.h"
 #include "coordinator/compiler/pack/pack.h"
 #include "coordinator/compiler/pack/pages.h"
-#include "proto/loops.h"
-#include "proto/tiers.h"
+#include "proto/program/loops.h"
+#include "proto/program/tiers.h"
 
 namespace terrace {
 namespace {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/model/presets.h"
-#include "proto/grid.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
+#include "proto/program/grid.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

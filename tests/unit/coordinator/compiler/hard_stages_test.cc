@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "coordinator/compiler/compile.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
 #include "tests/bench/pack_cases.h"
 
 namespace terrace {

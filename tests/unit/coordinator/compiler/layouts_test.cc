@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/loops.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
+#include "proto/program/loops.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 
 namespace terrace {

@@ -8,11 +8,11 @@
 
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/simulator/simulate.h"
-#include "proto/loops.h"
-#include "proto/program_check.h"
-#include "proto/sequences.h"
+#include "proto/check/program_check.h"
+#include "proto/program/loops.h"
+#include "proto/program/sequences.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
-#include "tests/unit/proto/mutate.h"
+#include "tests/unit/proto/check/mutate.h"
 
 namespace terrace {
 namespace {

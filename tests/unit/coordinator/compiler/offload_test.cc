@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "proto/program_check.h"
-#include "proto/tiers.h"
+#include "proto/check/program_check.h"
+#include "proto/program/tiers.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "proto/state_layout.h"
+#include "proto/program/state_layout.h"
 #include "tests/unit/coordinator/compiler/tiny_stage.h"
 
 namespace terrace::compiler {

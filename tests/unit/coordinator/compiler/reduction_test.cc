@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "coordinator/compiler/pack/liveness.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "tests/unit/coordinator/compiler/tiny_stage.h"
 
 namespace terrace {

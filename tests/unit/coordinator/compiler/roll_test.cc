@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "coordinator/compiler/roll_values.h"
-#include "proto/loops.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
+#include "proto/program/loops.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

@@ -12,7 +12,7 @@
 
 #include "coordinator/evaluation/techniques.h"
 #include "coordinator/prepare.h"
-#include "proto/evaluation_words.h"
+#include "proto/report/evaluation_words.h"
 #include "tests/unit/coordinator/prepare_specs.h"
 
 namespace terrace {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 
 namespace terrace {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/manifest_text.h"
+#include "proto/report/manifest_text.h"
 
 namespace terrace {
 namespace {

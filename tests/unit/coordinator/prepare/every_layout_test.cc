@@ -12,7 +12,7 @@
 #include "coordinator/compiler/compile.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/prepare/layout_text.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/program_text.h"
+#include "proto/report/program_text.h"
 
 namespace terrace {
 namespace {

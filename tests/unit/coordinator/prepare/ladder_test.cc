@@ -8,7 +8,7 @@
 
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare/evaluate.h"
-#include "proto/program_check.h"
+#include "proto/check/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

@@ -8,8 +8,8 @@
 
 #include "coordinator/hardware/gpu_profile.h"
 #include "coordinator/prepare/evaluate.h"
-#include "proto/program_check.h"
-#include "proto/program_hash.h"
+#include "proto/check/program_check.h"
+#include "proto/program/program_hash.h"
 #include "tests/unit/coordinator/prepare_specs.h"
 
 namespace terrace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/op_codec.h"
 #include "proto/peak_flops.h"
+#include "proto/program/op_codec.h"
 
 namespace terrace {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "coordinator/report/memory_over_time.h"
 #include "coordinator/simulator/simulate.h"
-#include "proto/played_program.h"
+#include "proto/program/played_program.h"
 #include "tests/unit/coordinator/simulator/simulate_programs.h"
-#include "tests/unit/proto/loop_program.h"
+#include "tests/unit/proto/program/loop_program.h"
 
 namespace terrace {
 namespace {

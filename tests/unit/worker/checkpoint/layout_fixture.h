@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "proto/v1/program.pb.h"
 #include "tests/support/memory_region.h"
 #include "tests/support/request_region.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
 #include "worker/daemon/log_reader.h"
 #include "worker/daemon/program_cache.h"
 #include "worker/daemon/run_directory.h"

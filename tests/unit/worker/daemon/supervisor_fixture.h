@@ -19,7 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/loop.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
 #include "worker/daemon/supervisor.h"
 
 namespace terrace {

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
 #include "tests/unit/worker/daemon/supervisor_fixture.h"
 #include "worker/daemon/supervisor.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
-#include "proto/program_hash.h"
+#include "proto/program/program_hash.h"
 #include "tests/unit/worker/daemon/supervisor_fixture.h"
 #include "worker/daemon/run_directory.h"
 

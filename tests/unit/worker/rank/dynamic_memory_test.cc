@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/caching_need.h"
+#include "proto/program/caching_need.h"
 #include "worker/memory/caching_segments.h"
 
 namespace terrace {

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/grid.h"
+#include "proto/program/grid.h"
 #include "tests/unit/worker/rank/tiny_program.h"
 #include "worker/comm/file_rendezvous.h"
 #include "worker/rank/cause.h"

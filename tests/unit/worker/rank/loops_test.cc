@@ -1,7 +1,7 @@
 // Programs with loops do what the same programs do when their loops are written out.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/loops.h"
+#include "proto/program/loops.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/op_codec.h"
-#include "proto/state_layout.h"
+#include "proto/program/op_codec.h"
+#include "proto/program/state_layout.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 
 namespace terrace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/op.h"
-#include "proto/op_codec.h"
+#include "proto/program/op_codec.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "proto/loops.h"
+#include "proto/program/loops.h"
 #include "tests/unit/worker/rank/looped_program.h"
 #include "worker/rank/vm.h"
 

@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/check/value/weights.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/status_macros.h"
+#include "kernels/op.h"
+#include "kernels/tensor_view.h"
+#include "proto/check/instruction/refuse.h"
+#include "proto/check/value/state.h"
+#include "proto/program/sequences.h"
+#include "proto/program/state_layout.h"
+
+namespace terrace::check {
+namespace {
+
+using kernels::Op;
+
+// Operands of kAdamw in kernels/op.h.
+constexpr int kParam = 1, kMoment1 = 2, kMoment2 = 3;
+constexpr int kScales1 = 6, kScales2 = 7;  // of kAdamwInt8
+
+int64_t ElementBytes(const v1::StateRange& range) {
+  return kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
+}
+
+bool Meets(const ByteSet& set, const Access& access) {
+  for (int64_t r = 0; r < access.rows; ++r) {
+    const int64_t begin = access.offset + r * access.stride_bytes;
+    if (set.Meets({begin, begin + access.row_bytes})) return true;
+  }
+  return false;
+}
+
+// May derive, in "train", what "restore" derives from the weights.
+bool Renews(const CheckedInstruction& checked, const v1::Instruction& instruction) {
+  if (instruction.kind_case() == v1::Instruction::kCopy) return true;
+  if (checked.op.has_value()) return checked.op->op == Op::kCast;
+  return instruction.kind_case() == v1::Instruction::kCollective &&
+         instruction.collective().kind() == v1::ALL_GATHER;
+}
+
+}  // namespace
+
+StateIndex::StateIndex(const v1::Program& program)
+    : filled_(program.buffers_size()), by_buffer_(program.buffers_size()) {
+  for (const v1::StateRange& range : program.state()) {
+    filled_[range.buffer()].Add(FilledBytes(range));
+    const Rows rows = RowsIn(range);
+    const int64_t end = rows.offset + (rows.rows - 1) * rows.stride_bytes + rows.row_bytes;
+    by_buffer_[range.buffer()].push_back({.begin = rows.offset, .end = end, .range = &range});
+  }
+  for (std::vector<Entry>& entries : by_buffer_) {
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+    int64_t end_max = 0;
+    for (Entry& entry : entries) entry.end_max = end_max = std::max(end_max, entry.end);
+  }
+}
+
+int64_t StateIndex::shard_elements(uint32_t buffer) const {
+  const std::vector<Entry>& entries = by_buffer_[buffer];
+  return entries.empty() ? 0 : entries[0].range->shard_elements();
+}
+
+void StateIndex::ForEach(uint32_t buffer, int64_t begin, int64_t end,
+                         absl::FunctionRef<void(const v1::StateRange&)> visit) const {
+  const std::vector<Entry>& entries = by_buffer_[buffer];
+  auto entry = std::partition_point(entries.begin(), entries.end(),
+                                    [&](const Entry& e) { return e.begin < end; });
+  while (entry != entries.begin() && std::prev(entry)->end_max > begin) {
+    --entry;
+    if (entry->end > begin) visit(*entry->range);
+  }
+}
+
+bool SamePlaces(const v1::StateRange& a, const v1::StateRange& b) {
+  const auto places = [](const v1::StateRange& r) {
+    return std::tuple(r.row(), r.rows(), r.column(), r.columns(), r.split(),
+                      std::max(1u, r.split_block()), r.rows() > 1 ? r.row_stride() : 0,
+                      r.shard_elements());
+  };
+  return a.tensor() == b.tensor() && places(a) == places(b);
+}
+
+bool StateIndex::SameRegion(uint32_t weights, uint32_t moments, v1::StateKind kind) const {
+  const auto [known, is_new] = same_.emplace(std::pair(weights, moments), false);
+  if (is_new) {
+    const std::vector<Entry>& a = by_buffer_[weights];
+    const std::vector<Entry>& b = by_buffer_[moments];
+    known->second =
+        std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Entry& x, const Entry& y) {
+          return y.range->kind() == kind && SamePlaces(*x.range, *y.range) &&
+                 x.begin / ElementBytes(*x.range) == y.begin / ElementBytes(*y.range);
+        });
+  }
+  return known->second;
+}
+
+namespace {
+
+// The scales of the range's moments are at the place of their blocks: `block` elements become one.
+bool ScalesInPlace(const v1::StateRange& moments, const v1::StateRange& scales, int64_t block) {
+  const std::vector<int64_t> shape(moments.shape().begin(), moments.shape().end());
+  const std::vector<int64_t> scales_shape(scales.shape().begin(), scales.shape().end());
+  if (moments.tensor() != scales.tensor() || scales_shape != ScalesShape(shape, block) ||
+      moments.offset() / ElementBytes(moments) != scales.offset() / ElementBytes(scales) * block ||
+      moments.shard_elements() != scales.shard_elements() * block) {
+    return false;
+  }
+  const int64_t columns = ColumnsOf(moments);
+  if (scales_shape.size() == 2) {
+    const bool rows = moments.rows() == 1 || moments.row_stride() == scales.row_stride() * block;
+    return rows && moments.row() == scales.row() && moments.rows() == scales.rows() &&
+           moments.column() == scales.column() * block &&
+           moments.columns() == scales.columns() * block && moments.split() == scales.split() &&
+           std::max(1u, moments.split_block()) == std::max(1u, scales.split_block());
+  }
+  // All of a tensor, without gaps.
+  return moments.split() == v1::StateRange::WHOLE && moments.rows() == RowsOf(moments) &&
+         moments.columns() == columns && (moments.rows() == 1 || moments.row_stride() == columns) &&
+         scales.rows() == 1 && scales.column() == 0 && scales.columns() == ColumnsOf(scales) &&
+         scales.split() == v1::StateRange::WHOLE;
+}
+
+}  // namespace
+
+bool StateIndex::ScalesOf(uint32_t moments, uint32_t scales, v1::StateKind kind,
+                          int64_t block) const {
+  const auto [known, is_new] = scales_.emplace(std::pair(moments, scales), false);
+  if (is_new) {
+    const std::vector<Entry>& a = by_buffer_[moments];
+    const std::vector<Entry>& b = by_buffer_[scales];
+    known->second =
+        std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Entry& x, const Entry& y) {
+          return y.range->kind() == kind && ScalesInPlace(*x.range, *y.range, block);
+        });
+  }
+  return known->second;
+}
+
+absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex& state,
+                                   const CheckedSequence& sequence) {
+  const std::string& name = sequence.sequence->name();
+  std::vector<bool> fixed(program.buffers_size(), false);
+  for (const v1::RopeTable& table : program.rope_tables()) fixed[table.buffer()] = true;
+  for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
+    const CheckedInstruction& checked = sequence.instructions[i];
+    const v1::Instruction& instruction = sequence.sequence->instructions(i);
+    const bool optimizer =
+        IsTrain(name) && checked.op.has_value() && kernels::IsAdamw(checked.op->op);
+    for (const Access& access : checked.accesses) {
+      if (!access.writes || program.buffers(access.buffer).lifetime() != v1::PERSISTENT) continue;
+      const auto refuse = [&](const char* before, const char* after) {
+        return Refuse(Where(*sequence.sequence, instruction), ": writes ", before,
+                      BufferText(program, access.buffer), after);
+      };
+      if (Meets(state.bytes(access.buffer), access)) {
+        // That it belongs there is asked where content is known.
+        const bool write_back = IsTrain(name) && instruction.kind_case() == v1::Instruction::kCopy;
+        if (optimizer || write_back) continue;
+        return refuse("the state in ", ", which only the optimizer of 'train' may");
+      }
+      if (optimizer) return refuse("", ", which holds no weights");
+      const bool derives = name == "restore" || (IsTrain(name) && Renews(checked, instruction));
+      if (!fixed[access.buffer] && derives) continue;
+      return refuse("the persistent ",
+                    ", which only 'restore' and, in 'train', ALL_GATHER, cast or a copy may");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Held> HeldState(const Flow& flow, const CheckedSequence& sequence, int i, int operand) {
+  const Access& access = *sequence.instructions[i].Find(operand);
+  const int64_t element_bytes = kernels::SizeOf(
+      static_cast<kernels::DType>(sequence.sequence->instructions(i).operands(operand).dtype()));
+  std::vector<Held> held;
+  flow.ForEach(access, [&](const ByteRange& bytes, const Value& value) {
+    if (value.role != Value::kState || value.rounded || value.updated || value.spoiled_by >= 0) {
+      return;
+    }
+    held.push_back({.at = (bytes.begin - access.offset) / element_bytes,
+                    .buffer = static_cast<uint32_t>(value.origin),
+                    .begin = bytes.begin / element_bytes + value.distance,
+                    .end = bytes.end / element_bytes + value.distance,
+                    .element_bytes = element_bytes});
+  });
+  return held;
+}
+
+Updates::Updates(const v1::Program& program, const StateIndex& state, const CheckedSequence& train,
+                 const Flow& flow)
+    : program_(program),
+      state_(state),
+      train_(train),
+      flow_(flow),
+      updated_(program.buffers_size()) {}
+
+absl::Status Updates::Check(int i) {
+  const v1::Instruction& source = train_.sequence->instructions(i);
+  const CheckedInstruction& instruction = train_.instructions[i];
+  if (instruction.op.has_value() && kernels::IsAdamw(instruction.op->op)) {
+    return CheckOptimizer(i, Where(*train_.sequence, source));
+  }
+  if (source.kind_case() != v1::Instruction::kCopy) return absl::OkStatus();
+  for (int to = 1; to < source.operands_size(); to += 2) {
+    const Access& target = *instruction.Find(to);
+    if (!state_.bytes(target.buffer).Meets({target.offset, target.end()})) continue;
+    const int64_t element_bytes =
+        kernels::SizeOf(static_cast<kernels::DType>(source.operands(to).dtype()));
+    RETURN_IF_ERROR(CheckWriteBack(*instruction.Find(to - 1), target, element_bytes,
+                                   Where(*train_.sequence, source)));
+  }
+  return absl::OkStatus();
+}
+
+// ---- the optimizer ------------------------------------------------------------------------------
+
+absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
+  const CheckedInstruction& instruction = train_.instructions[i];
+  const bool in_blocks = instruction.op->op == Op::kAdamwInt8;
+  for (int operand : {0, kParam, kMoment1, kMoment2}) {
+    if (instruction.Find(operand)->rows > 1)
+      return Refuse(where, ": operand ", operand, " must be dense");
+  }
+  for (int operand : {kParam, kMoment1, kMoment2}) {
+    RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
+  }
+  for (int operand : {kScales1, kScales2}) {
+    if (in_blocks) RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
+  }
+  const std::vector<Held> weights = HeldState(flow_, train_, i, kParam);
+  for (const Held& weight : weights) RETURN_IF_ERROR(CheckWeight(weight, where));
+  if (instruction.op->op == Op::kAdamwStochastic) {
+    const auto& attrs = std::get<kernels::AdamwAttrs>(instruction.op->attrs);
+    RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
+  }
+  RETURN_IF_ERROR(CheckMoments(weights, i, kMoment1, v1::ADAM_M, where));
+  RETURN_IF_ERROR(CheckMoments(weights, i, kMoment2, v1::ADAM_V, where));
+  if (!in_blocks) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckScales(i, kMoment1, kScales1, v1::ADAM_M_SCALES, where));
+  return CheckScales(i, kMoment2, kScales2, v1::ADAM_V_SCALES, where);
+}
+
+// Moments begin on a block, and the scales are those of just these blocks. Each operand is of one
+// place of one buffer.
+absl::Status Updates::CheckScales(int i, int operand, int scales_operand, v1::StateKind kind,
+                                  const std::string& where) const {
+  const int64_t block = std::get<kernels::AdamwAttrs>(train_.instructions[i].op->attrs).block;
+  if (block != program_.rules().moment_block()) {
+    return Refuse(where, ": blocks of ", block, " elements, rules.moment_block says ",
+                  program_.rules().moment_block());
+  }
+  const auto first_of = [](const Held& held) { return held.begin - held.at; };
+  const std::vector<Held> moments = HeldState(flow_, train_, i, operand);
+  const std::vector<Held> scales = HeldState(flow_, train_, i, scales_operand);
+  if (moments.empty() || scales.empty())
+    return Refuse(where, ": operand ", scales_operand, " holds no scales");
+  for (const std::vector<Held>* pieces : {&moments, &scales}) {
+    for (const Held& piece : *pieces) {
+      const Held& first = pieces->front();
+      if (piece.buffer == first.buffer && first_of(piece) == first_of(first)) continue;
+      return Refuse(where, ": operand ", pieces == &moments ? operand : scales_operand,
+                    " mixes state of several places");
+    }
+  }
+  const int64_t moment = first_of(moments.front()), scale = first_of(scales.front());
+  if (moment == scale * block &&
+      state_.ScalesOf(moments.front().buffer, scales.front().buffer, kind, block)) {
+    return absl::OkStatus();
+  }
+  return Refuse(where, ": operand ", scales_operand, ", element ", scale, " of ",
+                BufferText(program_, scales.front().buffer), " on, is not the ",
+                v1::StateKind_Name(kind), " of blocks of ", block, " from element ", moment, " of ",
+                BufferText(program_, moments.front().buffer), " on");
+}
+
+// The random bits are those of the elements that the operand holds.
+absl::Status Updates::CheckRounding(const kernels::RoundingAttrs& rounding,
+                                    const std::vector<Held>& weights,
+                                    const std::string& where) const {
+  for (const Held& weight : weights) {
+    const int64_t first = weight.begin - weight.at;
+    if (rounding.buffer == weight.buffer && rounding.first == first) continue;
+    return Refuse(where, ": rounds with the bits of element ", rounding.first, " of buffer ",
+                  rounding.buffer, " on, its weights are element ", first, " of ",
+                  BufferText(program_, weight.buffer), " on");
+  }
+  return absl::OkStatus();
+}
+
+// Every byte is state as the step found it.
+absl::Status Updates::CheckHeld(const Access& access, const std::string& where) const {
+  const char* const what = access.operand == kParam     ? "weight"
+                           : access.operand >= kScales1 ? "scale of moments"
+                                                        : "moment";
+  absl::Status status;
+  flow_.content(access.buffer)
+      .ForEach({access.offset, access.end()}, [&](const ByteRange& bytes, int number) {
+        if (!status.ok()) return;
+        const auto byte = [&] {
+          return absl::StrCat("byte ", bytes.begin, " of ", BufferText(program_, access.buffer));
+        };
+        if (number == ByteMap::kNone || flow_.values()[number].role != Value::kState) {
+          status = Refuse(where, ": operand ", access.operand, ", ", byte(), " is no ", what);
+          return;
+        }
+        const Value& value = flow_.values()[number];
+        if (value.updated) status = Refuse(where, ": updates ", byte(), " a second time");
+        if (value.rounded) status = Refuse(where, ": ", byte(), " is a rounded copy of a ", what);
+      });
+  return status;
+}
+
+absl::Status Updates::CheckWeight(const Held& weight, const std::string& where) {
+  const std::string buffer = BufferText(program_, weight.buffer);
+  const ByteRange bytes = weight.bytes();
+  const int64_t missing =
+      state_.bytes(weight.buffer)
+          .FirstMissing({.offset = bytes.begin, .row_bytes = bytes.end - bytes.begin});
+  if (missing >= 0) return Refuse(where, ": byte ", missing, " of ", buffer, " is no weight");
+  absl::Status status;
+  const bool sharded = state_.shard_elements(weight.buffer) > 0;
+  state_.ForEach(weight.buffer, sharded ? 0 : bytes.begin, sharded ? INT64_MAX : bytes.end,
+                 [&](const v1::StateRange& range) {
+                   if (range.kind() == v1::WEIGHT) return;
+                   status =
+                       Refuse(where, ": byte ", range.offset(), " of ", buffer, " is no weight");
+                 });
+  RETURN_IF_ERROR(status);
+  updated_[weight.buffer].ForEach(bytes, [&](const ByteRange& piece, int value) {
+    if (value == ByteMap::kNone || !status.ok()) return;
+    status = Refuse(where, ": updates byte ", piece.begin, " of ", buffer, " a second time");
+  });
+  RETURN_IF_ERROR(status);
+  updated_[weight.buffer].Set(bytes, 1);
+  return absl::OkStatus();
+}
+
+// Piece by piece: one of the weights against one of the moments. Both cover all of their operands,
+// which are equally long.
+absl::Status Updates::CheckMoments(const std::vector<Held>& weights, int i, int operand,
+                                   v1::StateKind kind, const std::string& where) const {
+  const Access& moment = *train_.instructions[i].Find(operand);
+  const std::vector<Held> moments = HeldState(flow_, train_, i, operand);
+  auto m = moments.begin();
+  for (const Held& weight : weights) {
+    int64_t at = weight.at;
+    const int64_t end = weight.at + weight.end - weight.begin;
+    while (at < end && m != moments.end()) {
+      const int64_t piece_end = std::min(end, m->at + m->end - m->begin);
+      const auto cut = [&](Held held) {
+        held.end = held.begin + piece_end - held.at;
+        held.begin += at - held.at;
+        held.at = at;
+        return held;
+      };
+      RETURN_IF_ERROR(CheckMoment(cut(weight), cut(*m), kind,
+                                  absl::StrCat(where, ": operand ", operand, " at byte ",
+                                               moment.offset + at * m->element_bytes, " of ",
+                                               BufferText(program_, moment.buffer))));
+      at = piece_end;
+      if (at == m->at + m->end - m->begin) ++m;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Updates::CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,
+                                  const std::string& where) const {
+  const auto refuse = [&](const v1::StateRange& range) {
+    return Refuse(where, " is not the ", v1::StateKind_Name(kind), " of '", range.tensor(), "'");
+  };
+  absl::Status status;
+  if (state_.shard_elements(weight.buffer) > 0) {
+    if (weight.begin == moment.begin && state_.SameRegion(weight.buffer, moment.buffer, kind))
+      return status;
+    state_.ForEach(weight.buffer, 0, INT64_MAX,
+                   [&](const v1::StateRange& range) { status = refuse(range); });
+    return status;
+  }
+  const ByteRange bytes = weight.bytes(), moment_bytes = moment.bytes();
+  state_.ForEach(weight.buffer, bytes.begin, bytes.end, [&](const v1::StateRange& range) {
+    const int64_t element = moment.begin + range.offset() / weight.element_bytes - weight.begin;
+    const int64_t place = element * moment.element_bytes;
+    bool found = false;
+    state_.ForEach(
+        moment.buffer, moment_bytes.begin, moment_bytes.end, [&](const v1::StateRange& other) {
+          found = found ||
+                  (other.kind() == kind && other.offset() == place && SamePlaces(other, range));
+        });
+    if (!found && status.ok()) status = refuse(range);
+  });
+  return status;
+}
+
+// ---- the way back -------------------------------------------------------------------------------
+
+absl::Status Updates::CheckWriteBack(const Access& source, const Access& target,
+                                     int64_t element_bytes, const std::string& where) const {
+  const int64_t moved = target.offset - source.offset;
+  absl::Status status;
+  flow_.content(source.buffer)
+      .ForEach({source.offset, source.end()}, [&](const ByteRange& bytes, int number) {
+        const ByteRange to = {bytes.begin + moved, bytes.end + moved};
+        if (!status.ok() || !state_.bytes(target.buffer).Meets(to)) return;
+        const auto refuse = [&](const auto&... rule) {
+          return Refuse(where, ": writes byte ", bytes.begin, " of ",
+                        BufferText(program_, source.buffer), " over the state at byte ", to.begin,
+                        " of ", BufferText(program_, target.buffer), ", ", rule...);
+        };
+        if (number == ByteMap::kNone || flow_.values()[number].role != Value::kState) {
+          status = refuse("and it is no state");
+          return;
+        }
+        const Value& value = flow_.values()[number];
+        const int64_t home = bytes.begin + value.distance * element_bytes;
+        if (value.origin != static_cast<int>(target.buffer) || home != to.begin) {
+          status =
+              refuse("and it belongs to byte ", home, " of ", BufferText(program_, value.origin));
+        } else if (value.rounded || value.spoiled_by >= 0) {
+          status = refuse("and it was rounded in between");
+        } else if (!value.updated) {
+          status = refuse("and no optimizer op has updated it");
+        }
+      });
+  return status;
+}
+
+// What the optimizer changed is where it belongs.
+absl::Status Updates::CheckHome(const v1::StateRange& range) const {
+  const Rows rows = FilledBytes(range);
+  absl::Status status;
+  for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
+    const int64_t begin = rows.offset + r * rows.stride_bytes;
+    flow_.content(range.buffer())
+        .ForEach({begin, begin + rows.row_bytes}, [&](const ByteRange& piece, int number) {
+          const bool home = number != ByteMap::kNone && flow_.values()[number].updated;
+          if (home || !status.ok()) return;
+          status =
+              Refuse("'", train_.sequence->name(), "': byte ", piece.begin, " of ",
+                     BufferText(program_, range.buffer()), ", ", v1::StateKind_Name(range.kind()),
+                     " of '", range.tensor(), "', is updated in a copy that is never written back");
+        });
+  }
+  return status;
+}
+
+absl::Status Updates::CheckComplete() const {
+  for (const v1::StateRange& range : program_.state()) {
+    if (range.kind() != v1::WEIGHT) continue;
+    absl::Status status;
+    const Rows rows = FilledBytes(range);
+    for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
+      const int64_t begin = rows.offset + r * rows.stride_bytes;
+      updated_[range.buffer()].ForEach(
+          {begin, begin + rows.row_bytes}, [&](const ByteRange& piece, int value) {
+            if (value != ByteMap::kNone || !status.ok()) return;
+            status = Refuse("'", train_.sequence->name(), "': byte ", piece.begin, " of ",
+                            BufferText(program_, range.buffer()), ", weight '", range.tensor(),
+                            "', is updated by no optimizer op");
+          });
+    }
+    RETURN_IF_ERROR(status);
+  }
+  for (const v1::StateRange& range : program_.state()) RETURN_IF_ERROR(CheckHome(range));
+  return absl::OkStatus();
+}
+
+}  // namespace terrace::check
