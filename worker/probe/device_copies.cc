@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "worker/probe/device.h"
 #include "worker/probe/rates.h"
-#include "worker/rank/prepared_program.h"
+#include "worker/rank/device_queue.h"
 
 namespace terrace {
 namespace {
@@ -54,7 +54,7 @@ absl::StatusOr<double> Seconds(std::span<const Copies> all, int64_t bytes, const
 }
 
 // Of one instruction of a row, each with its mark, on one queue or on two that take turns.
-absl::StatusOr<double> InstructionSeconds(const PreparedInstruction& nothing, DeviceQueue* queue,
+absl::StatusOr<double> InstructionSeconds(const KernelCall& nothing, DeviceQueue* queue,
                                           DeviceQueue* other, std::span<std::byte> memory,
                                           const Clock& clock) {
   RETURN_IF_ERROR(queue->Begin(clock));
@@ -123,7 +123,7 @@ absl::Status MeasureDeviceInstructions(Backend* backend, v1::HardwareProfile* pr
   for (DeviceQueue* queue : {compute.get(), copy.get()})
     RETURN_IF_ERROR(queue->Reserve(kInstructions + 1));
   const ProbeCase add = StreamCase(kElements);
-  PreparedInstruction nothing;
+  KernelCall nothing;
   RETURN_IF_ERROR(compute->PrepareCompute(add.op, &nothing));
   nothing.attrs = add.attrs;
   for (size_t i = 0; i < add.operands.size(); ++i) {

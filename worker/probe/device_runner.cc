@@ -81,13 +81,13 @@ bool DeviceRunner::Fits(const ProbeCase& one) const {
          tiny <= kTinyBytes;
 }
 
-absl::StatusOr<std::vector<PreparedInstruction>> DeviceRunner::Place(const ProbeCase& one) {
+absl::StatusOr<std::vector<KernelCall>> DeviceRunner::Place(const ProbeCase& one) {
   const int64_t bytes = SetBytes(one);
   const int64_t room = (arena_->bytes() - first_set()) / bytes;
   const int64_t wanted = std::clamp<int64_t>(kCacheBytes / bytes + 1, 2, kSetsMax);
-  std::vector<PreparedInstruction> sets(std::min(room, wanted));
+  std::vector<KernelCall> sets(std::min(room, wanted));
   int64_t next = first_set();
-  for (PreparedInstruction& set : sets) {
+  for (KernelCall& set : sets) {
     set.attrs = one.attrs;  // which may be of an arithmetic that the device lacks
     RETURN_IF_ERROR(queue_->PrepareCompute(one.op, &set));
     set.context.workspace_bytes = kernels::cuda::WorkspaceBytes(one.op, one.attrs, one.operands);
@@ -110,9 +110,9 @@ absl::StatusOr<std::vector<PreparedInstruction>> DeviceRunner::Place(const Probe
   return sets;
 }
 
-absl::Status DeviceRunner::Fill(const std::vector<PreparedInstruction>& sets) {
+absl::Status DeviceRunner::Fill(const std::vector<KernelCall>& sets) {
   RETURN_IF_ERROR(queue_->Zero(at(kPatternBytes), kZeroBytes + kTinyBytes));
-  for (const PreparedInstruction& set : sets) {
+  for (const KernelCall& set : sets) {
     for (const kernels::TensorView& operand : set.operands) {
       if (operand.absent() || IsZero(operand) || IsTiny(operand)) continue;
       auto* const data = static_cast<std::byte*>(operand.data);
@@ -126,7 +126,7 @@ absl::Status DeviceRunner::Fill(const std::vector<PreparedInstruction>& sets) {
 }
 
 absl::StatusOr<double> DeviceRunner::Seconds(const ProbeCase& one, int calls) {
-  ASSIGN_OR_RETURN(const std::vector<PreparedInstruction> sets, Place(one));
+  ASSIGN_OR_RETURN(const std::vector<KernelCall> sets, Place(one));
   RETURN_IF_ERROR(queue_->Begin(clock_));
   RETURN_IF_ERROR(Fill(sets));
   RETURN_IF_ERROR(queue_->Compute(sets[0]));

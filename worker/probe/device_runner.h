@@ -18,7 +18,7 @@
 #include "worker/memory/region.h"
 #include "worker/probe/cases.h"
 #include "worker/rank/backend.h"
-#include "worker/rank/prepared_program.h"
+#include "worker/rank/device_queue.h"
 
 namespace terrace {
 
@@ -40,8 +40,8 @@ class DeviceRunner {
       : arena_(std::move(arena)), queue_(std::move(queue)) {}
   absl::Status WritePattern();
   int64_t SetBytes(const ProbeCase& one) const;
-  absl::StatusOr<std::vector<PreparedInstruction>> Place(const ProbeCase& one);
-  absl::Status Fill(const std::vector<PreparedInstruction>& sets);
+  absl::StatusOr<std::vector<KernelCall>> Place(const ProbeCase& one);
+  absl::Status Fill(const std::vector<KernelCall>& sets);
   std::byte* at(int64_t offset) const { return arena_->device_data() + offset; }
   int64_t first_set() const;
 

@@ -8,7 +8,6 @@
 #include "base/strings.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/registry.h"
-#include "worker/rank/prepared_program.h"
 #include "worker/rank/step_scope.h"
 
 namespace terrace {
@@ -29,7 +28,7 @@ absl::Status CudaQueue::Reserve(int32_t marks) {
   return OfCuda(queue_->Reserve(marks_ + 1));
 }
 
-absl::Status CudaQueue::PrepareCompute(kernels::Op op, PreparedInstruction* out) const {
+absl::Status CudaQueue::PrepareCompute(kernels::Op op, KernelCall* out) const {
   if (const kernels::Status supported = kernels::cuda::CheckSupported({&op, 1}); !supported.ok())
     return absl::UnimplementedError(supported.message);
   if (const auto* matmul = std::get_if<kernels::MatmulAttrs>(&out->attrs);
@@ -50,12 +49,11 @@ absl::Status CudaQueue::Begin(const Clock& clock) {
 }
 
 // The driver keeps books of what it launches.
-absl::Status CudaQueue::Compute(const PreparedInstruction& instruction) {
+absl::Status CudaQueue::Compute(const KernelCall& call) {
   const LibraryScope library;
-  return OfCuda(
-      instruction.device_kernel(instruction.attrs, instruction.operands,
-                                device_.MakeContext(queue_->stream(), instruction.context.workspace,
-                                                    instruction.context.workspace_bytes)));
+  return OfCuda(call.device_kernel(
+      call.attrs, call.operands,
+      device_.MakeContext(queue_->stream(), call.context.workspace, call.context.workspace_bytes)));
 }
 
 absl::Status CudaQueue::Copy(void* to, const void* from, int64_t bytes) {

@@ -23,9 +23,9 @@ class CudaQueue final : public DeviceQueue {
       : device_(device), queue_(std::move(queue)) {}
 
   absl::Status Reserve(int32_t marks) override;
-  absl::Status PrepareCompute(kernels::Op op, PreparedInstruction* out) const override;
+  absl::Status PrepareCompute(kernels::Op op, KernelCall* out) const override;
   absl::Status Begin(const Clock& clock) override;
-  absl::Status Compute(const PreparedInstruction& instruction) override;
+  absl::Status Compute(const KernelCall& call) override;
   absl::Status Copy(void* to, const void* from, int64_t bytes) override;
   absl::Status Zero(void* data, int64_t bytes) override;
   absl::Status Mark(int32_t position) override;

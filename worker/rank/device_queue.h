@@ -14,15 +14,25 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "kernels/cuda/context.h"
+#include "kernels/kernel.h"
 #include "kernels/op.h"
 
 namespace terrace {
 
-struct PreparedInstruction;
+// A kernel with all that it is called with: what a compute instruction is to a device.
+struct KernelCall {
+  kernels::cuda::Kernel device_kernel = nullptr;
+  kernels::OpAttrs attrs;
+  kernels::Context context;  // on a device its workspace alone counts
+  // What lies on NVMe has no address: its data is null.
+  std::vector<kernels::TensorView> operands;
+};
 
 // A run's worth of work of several queues that is launched as one. Thread-compatible.
 class DeviceGraph {
@@ -38,11 +48,11 @@ class DeviceQueue {
   virtual absl::Status Reserve(int32_t marks) = 0;
   // Fills what Compute needs for an op with the attributes that `out` has. UNIMPLEMENTED where the
   // device has no kernel for the op.
-  virtual absl::Status PrepareCompute(kernels::Op op, PreparedInstruction* out) const = 0;
+  virtual absl::Status PrepareCompute(kernels::Op op, KernelCall* out) const = 0;
 
   // Before the first instruction of a run, when the queue is empty.
   virtual absl::Status Begin(const Clock& clock) = 0;
-  virtual absl::Status Compute(const PreparedInstruction& instruction) = 0;
+  virtual absl::Status Compute(const KernelCall& call) = 0;
   // Between device memory and what the backend has pinned.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status Zero(void* data, int64_t bytes) = 0;

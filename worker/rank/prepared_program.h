@@ -53,13 +53,10 @@ inline constexpr int32_t kAnyTime = -1;
 // Of all streams of a sequence, each iteration of a loop counted: positions are 32 bits wide.
 inline constexpr int64_t kPlayedMax = int64_t{1} << 30;
 
-struct PreparedInstruction {
+struct PreparedInstruction : KernelCall {
   Handler run = nullptr;
-  // Of a compute instruction, one of both: on the host, in a queue.
+  // Of a compute instruction on the host; in a queue it is device_kernel.
   kernels::Kernel kernel = nullptr;
-  kernels::cuda::Kernel device_kernel = nullptr;
-  kernels::OpAttrs attrs;
-  kernels::Context context;      // in a queue its workspace alone counts
   DeviceQueue* queue = nullptr;  // of the stream; null: `run` does all of it
   // In a queue, where `run` only launches and uses no io: what the host does before that, and when
   // the instruction has finished; either may be null.
@@ -70,8 +67,6 @@ struct PreparedInstruction {
   NvmeQueue* nvme = nullptr;      // of a copy from or to NVMe
   std::vector<NvmePiece> pieces;  // of the same: what it moves
   int64_t copied_bytes = 0;       // of a copy
-  // What lies on NVMe has no address: its data is null.
-  std::vector<kernels::TensorView> operands;
   // Of an input or output in a queue: the host's side of each operand.
   std::vector<kernels::TensorView> staged;
   std::vector<WaitPoint> waits;
