@@ -16,7 +16,7 @@ namespace terrace {
 
 // What a job that runs has measured, to be shown beside its plan.
 struct Measured {
-  std::string trace;    // of a rank (worker/rank/trace.h); empty: it has written none
+  std::string trace;    // of a rank (worker/train/trace.h); empty: it has written none
   v1::RankMemory rank;  // its report of what it holds; empty: it has made none
 };
 std::string PlanHtml(const Prepared& prepared);

@@ -1,6 +1,6 @@
 // The last step of a rank's measured timeline, to be drawn beside the simulated one.
 //
-// In: the trace as ranks write it (worker/rank/trace.h), and the programs of its job. Out: when
+// In: the trace as ranks write it (worker/train/trace.h), and the programs of its job. Out: when
 // each instruction ran. Text from a rank is not trusted: what is not such a trace is refused, and
 // instructions that the program does not have are left out.
 //

@@ -1,6 +1,6 @@
 // The simulated step in the JSON trace event format that Perfetto (ui.perfetto.dev) and
 // chrome://tracing open, with the names and arguments of the traces that ranks measure
-// (worker/rank/trace.h), so that both can be looked at side by side: one process a stage, one
+// (worker/train/trace.h), so that both can be looked at side by side: one process a stage, one
 // thread a stream, one slice an instruction. Of large jobs only some stages, and if a stage alone
 // is too long, only its longer instructions; the trace says so itself.
 //

@@ -24,7 +24,7 @@
 
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
-#include "worker/memory/nvme_file.h"
+#include "worker/memory/nvme/nvme_file.h"
 
 namespace terrace {
 namespace {

@@ -40,15 +40,15 @@
 #include "kernels/cpu/registry.h"
 #include "proto/program/grid.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/rank/commands.h"
+#include "worker/device/groups.h"
 #include "worker/rank/environment.h"
-#include "worker/rank/groups.h"
-#include "worker/rank/initial_state.h"
-#include "worker/rank/link_server.h"
 #include "worker/rank/memory_report.h"
 #include "worker/rank/program_file.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/trainer.h"
+#include "worker/reporting/commands.h"
+#include "worker/reporting/link_server.h"
+#include "worker/train/initial_state.h"
+#include "worker/train/trainer.h"
 
 namespace terrace {
 namespace {

@@ -28,7 +28,7 @@
 #include "tests/bench/rounds.h"
 #include "tests/bench/triad.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/vm.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "worker/memory/nvme_io.h"
+#include "worker/memory/nvme/nvme_io.h"
 
 namespace terrace {
 

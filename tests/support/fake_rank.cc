@@ -28,8 +28,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
-#include "worker/flight_recorder.h"
-#include "worker/link.h"
+#include "worker/flight/flight_recorder.h"
+#include "worker/link/link.h"
 
 namespace terrace {
 namespace {

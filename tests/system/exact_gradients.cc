@@ -17,9 +17,9 @@
 #include "tests/conformance/op_reference.h"
 #include "tests/system/rank_state.h"
 #include "tests/system/turns.h"
-#include "worker/rank/initial_state.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/vm.h"
+#include "worker/train/initial_state.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 namespace {

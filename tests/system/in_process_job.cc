@@ -18,11 +18,11 @@
 #include "tests/system/in_process_turns.h"
 #include "tests/system/rank_state.h"
 #include "worker/comm/file_rendezvous.h"
-#include "worker/rank/groups.h"
-#include "worker/rank/initial_state.h"
+#include "worker/device/groups.h"
 #include "worker/rank/memory_classes.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/trace.h"
+#include "worker/train/initial_state.h"
+#include "worker/train/trace.h"
 
 namespace terrace {
 namespace {

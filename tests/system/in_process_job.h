@@ -18,7 +18,7 @@
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
 #include "worker/comm/communicator.h"
-#include "worker/rank/vm.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 

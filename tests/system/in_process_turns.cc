@@ -17,10 +17,10 @@
 #include "tests/system/mapped_bytes.h"
 #include "tests/system/meeting.h"
 #include "tests/system/turns.h"
-#include "worker/rank/initial_state.h"
 #include "worker/rank/memory_classes.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/vm.h"
+#include "worker/train/initial_state.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 namespace {

@@ -13,10 +13,10 @@
 #include "nlohmann/json.hpp"
 #include "proto/check/program_check.h"
 #include "proto/program/state_layout.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/rank/initial_state.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/vm.h"
+#include "worker/train/initial_state.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 namespace {

@@ -15,7 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/system/rank_job.h"
-#include "worker/link.h"
+#include "worker/link/link.h"
 
 namespace terrace {
 namespace {

@@ -19,8 +19,8 @@
 #include "tests/system/in_process_job.h"
 #include "worker/data/token_dataset.h"
 #include "worker/memory/region.h"
-#include "worker/rank/streams.h"
-#include "worker/rank/train_io.h"
+#include "worker/train/train_io.h"
+#include "worker/vm/streams.h"
 
 namespace terrace {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "worker/rank/prepared_program.h"
-#include "worker/rank/streams.h"
+#include "worker/vm/prepared_program.h"
+#include "worker/vm/streams.h"
 
 namespace terrace {
 

@@ -15,7 +15,7 @@
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/folder.h"
 #include "worker/checkpoint/model_files.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {
 namespace {

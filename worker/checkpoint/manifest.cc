@@ -17,8 +17,8 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "proto/report/manifest_text.h"
-#include "worker/checkpoint/file_reader.h"
-#include "worker/checkpoint/file_sum.h"
+#include "worker/checkpoint/safetensors/file_reader.h"
+#include "worker/checkpoint/safetensors/file_sum.h"
 
 namespace terrace {
 namespace {

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/state_view.h"
 
 namespace terrace {

@@ -13,7 +13,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/fill.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/state_view.h"
 #include "worker/checkpoint/stored_moment.h"
 #include "worker/checkpoint/stored_state.h"

@@ -16,7 +16,7 @@
 #include "kernels/format.h"
 #include "proto/program/state_layout.h"
 #include "worker/checkpoint/convert.h"
-#include "worker/checkpoint/safetensors_header.h"
+#include "worker/checkpoint/safetensors/safetensors_header.h"
 #include "worker/checkpoint/state_view.h"
 
 namespace terrace {

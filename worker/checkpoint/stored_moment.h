@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/v1/program.pb.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {
 

@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/checkpoint/convert.h"
-#include "worker/checkpoint/safetensors_header.h"
+#include "worker/checkpoint/safetensors/safetensors_header.h"
 
 namespace terrace {
 namespace {

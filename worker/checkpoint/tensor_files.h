@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/v1/program.pb.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/state_view.h"
 
 namespace terrace {

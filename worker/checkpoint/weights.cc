@@ -11,7 +11,7 @@
 #include "base/strings.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/fill.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/state_view.h"
 #include "worker/checkpoint/stored_state.h"
 

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "worker/flight_recorder.h"
+#include "worker/flight/flight_recorder.h"
 
 namespace terrace {
 namespace {

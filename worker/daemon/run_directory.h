@@ -6,7 +6,7 @@
 //   trace.json the timeline of its first steps, where the spec asks for one
 //   link.sock  where it listens             forgotten  the coordinator knows its end: only the log
 //   is of interest
-//   flight     what it held, while it runs and after (worker/flight_recorder.h)
+//   flight     what it held, while it runs and after (worker/flight/flight_recorder.h)
 //   memory_verdict.txt  who held what when it died
 //   ran_out.pb  it was asked to end because of its memory: the report that then counts
 //

@@ -9,7 +9,7 @@
 #include "base/strings.h"
 #include "worker/daemon/abandoned_flights.h"
 #include "worker/daemon/run_directory.h"
-#include "worker/flight_recorder.h"
+#include "worker/flight/flight_recorder.h"
 
 namespace terrace {
 Supervisor::Supervisor(const Options& options, Ports ports, ProgramCache& programs)

@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "proto/v1/worker.pb.h"
-#include "worker/daemon/memory_watch.h"
+#include "worker/daemon/memory/memory_watch.h"
 #include "worker/daemon/program_cache.h"
 #include "worker/daemon/watched_process.h"
 

@@ -5,9 +5,9 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "worker/daemon/kernel_log.h"
-#include "worker/daemon/memory_limit.h"
-#include "worker/daemon/memory_verdict.h"
+#include "worker/daemon/memory/kernel_log.h"
+#include "worker/daemon/memory/memory_limit.h"
+#include "worker/daemon/memory/memory_verdict.h"
 #include "worker/daemon/run_directory.h"
 #include "worker/daemon/supervisor.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "worker/daemon/supervisor.h"
-#include "worker/flight_recorder.h"
+#include "worker/flight/flight_recorder.h"
 
 // What ranks say, also after their death.
 namespace terrace {

@@ -26,7 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/unique_fd.h"
 #include "proto/v1/worker.pb.h"
-#include "worker/link.h"
+#include "worker/link/link.h"
 
 namespace terrace {
 

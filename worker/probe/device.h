@@ -16,9 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/v1/hardware.pb.h"
+#include "worker/device/backend.h"
 #include "worker/probe/cases.h"
 #include "worker/probe/probe.h"
-#include "worker/rank/backend.h"
 
 namespace terrace {
 

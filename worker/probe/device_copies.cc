@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "worker/device/device_queue.h"
 #include "worker/probe/device.h"
 #include "worker/probe/rates.h"
-#include "worker/rank/device_queue.h"
 
 namespace terrace {
 namespace {

@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "worker/device/backend.h"
+#include "worker/device/device_queue.h"
 #include "worker/memory/region.h"
 #include "worker/probe/cases.h"
-#include "worker/rank/backend.h"
-#include "worker/rank/device_queue.h"
 
 namespace terrace {
 

@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/v1/hardware.pb.h"
+#include "worker/device/backend.h"
 #include "worker/probe/cache.h"
-#include "worker/rank/backend.h"
 
 namespace terrace {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "worker/memory/nvme_file.h"
+#include "worker/memory/nvme/nvme_file.h"
 #include "worker/probe/memory.h"
 
 namespace terrace {

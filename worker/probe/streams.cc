@@ -12,7 +12,7 @@
 #include "proto/v1/program.pb.h"
 #include "worker/memory/arena.h"
 #include "worker/probe/memory.h"
-#include "worker/rank/vm.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 namespace {

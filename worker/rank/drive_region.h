@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "worker/memory/region.h"
-#include "worker/rank/failure.h"
+#include "worker/reporting/failure.h"
 
 namespace terrace {
 

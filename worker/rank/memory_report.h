@@ -14,10 +14,10 @@
 #include "absl/status/statusor.h"
 #include "proto/v1/program.pb.h"
 #include "proto/v1/worker.pb.h"
-#include "worker/flight_recorder.h"
-#include "worker/rank/agreement.h"
+#include "worker/flight/flight_recorder.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/vm.h"
+#include "worker/train/agreement.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 

@@ -22,13 +22,13 @@
 #include "absl/status/statusor.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
+#include "worker/device/backend.h"
 #include "worker/memory/host_limits.h"
 #include "worker/memory/host_region.h"
-#include "worker/memory/nvme_file.h"
+#include "worker/memory/nvme/nvme_file.h"
 #include "worker/memory/region.h"
-#include "worker/rank/backend.h"
 #include "worker/rank/drive_region.h"
-#include "worker/rank/dynamic_memory.h"
+#include "worker/vm/dynamic_memory.h"
 
 namespace terrace {
 

@@ -18,16 +18,16 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/file_rendezvous.h"
+#include "worker/device/groups.h"
 #include "worker/memory/host_share.h"
-#include "worker/rank/cause.h"
-#include "worker/rank/checkpoint_tokenizer.h"
-#include "worker/rank/failure.h"
-#include "worker/rank/groups.h"
-#include "worker/rank/initial_state.h"
 #include "worker/rank/memory_report.h"
 #include "worker/rank/program_file.h"
-#include "worker/rank/resume_point.h"
-#include "worker/rank/trainer.h"
+#include "worker/reporting/cause.h"
+#include "worker/reporting/failure.h"
+#include "worker/train/checkpoint_tokenizer.h"
+#include "worker/train/initial_state.h"
+#include "worker/train/resume_point.h"
+#include "worker/train/trainer.h"
 
 namespace terrace {
 namespace {

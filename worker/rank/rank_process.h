@@ -2,7 +2,7 @@
 //
 //   Prepare     program and its check, arenas, dataset, groups, a dry pass; then RANK_READY
 //   Initialise  after Go: the newest checkpoint, given weights or random ones
-//   Train       worker/rank/trainer.h
+//   Train       worker/train/trainer.h
 //
 // Prepare does everything that can be slow or fail for lack of something; no memory is asked for
 // after it. Used only on the thread that created it; commands arrive on others.
@@ -24,16 +24,16 @@
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/communicator.h"
 #include "worker/data/token_dataset.h"
-#include "worker/flight_recorder.h"
-#include "worker/rank/agreement.h"
-#include "worker/rank/backend.h"
-#include "worker/rank/checkpointer.h"
-#include "worker/rank/commands.h"
-#include "worker/rank/driver_watch.h"
-#include "worker/rank/link_server.h"
+#include "worker/device/backend.h"
+#include "worker/device/driver_watch.h"
+#include "worker/flight/flight_recorder.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/reporter.h"
-#include "worker/rank/vm.h"
+#include "worker/reporting/commands.h"
+#include "worker/reporting/link_server.h"
+#include "worker/reporting/reporter.h"
+#include "worker/train/agreement.h"
+#include "worker/train/checkpointer.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 

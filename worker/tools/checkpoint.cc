@@ -13,7 +13,7 @@
 #include "base/text/number_format.h"
 #include "proto/v1/tools.pb.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/rank/checkpoint_tokenizer.h"
+#include "worker/train/checkpoint_tokenizer.h"
 
 namespace terrace {
 namespace {

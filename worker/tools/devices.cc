@@ -11,8 +11,8 @@
 #include "base/machine.h"
 #include "base/text/number_format.h"
 #include "nlohmann/json.hpp"
+#include "worker/device/backend.h"
 #include "worker/probe/device.h"
-#include "worker/rank/backend.h"
 #include "worker/tools/tools.h"
 
 namespace terrace {

@@ -16,16 +16,16 @@
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/data/tokenizer.h"
-#include "worker/rank/checkpoint_tokenizer.h"
+#include "worker/device/groups.h"
 #include "worker/rank/environment.h"
-#include "worker/rank/groups.h"
-#include "worker/rank/initial_state.h"
 #include "worker/rank/program_file.h"
 #include "worker/rank/program_memory.h"
-#include "worker/rank/sampler.h"
-#include "worker/rank/vm.h"
 #include "worker/tools/output.h"
 #include "worker/tools/tools.h"
+#include "worker/train/checkpoint_tokenizer.h"
+#include "worker/train/initial_state.h"
+#include "worker/train/sampler.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 namespace {

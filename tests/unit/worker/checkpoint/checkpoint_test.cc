@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {
 namespace {

@@ -10,7 +10,7 @@
 #include "tests/unit/worker/checkpoint/state_fixture.h"
 #include "worker/checkpoint/blocks.h"
 #include "worker/checkpoint/convert.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {
 namespace {

@@ -8,7 +8,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/random_normal.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {
 namespace {

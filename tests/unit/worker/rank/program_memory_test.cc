@@ -8,9 +8,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/rank/initial_state.h"
+#include "worker/memory/process_memory.h"
 #include "worker/rank/memory_report.h"
-#include "worker/rank/process_memory.h"
+#include "worker/train/initial_state.h"
 
 namespace terrace {
 namespace {

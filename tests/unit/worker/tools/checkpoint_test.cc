@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {
 namespace {

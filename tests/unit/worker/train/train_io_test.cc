@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/train_io.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+
+// Every token of a row is the row's number, every target the step's.
+class RowDataset final : public TokenDataset {
+ public:
+  int64_t tokens(Split) const override { return 0; }
+  int64_t TrainLength(int64_t, int64_t) const override { return 4; }
+  int64_t TrainTokens(int64_t, int64_t, int64_t) const override { return 0; }
+  void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
+                std::span<int32_t> targets) const override {
+    EXPECT_EQ(global_batch, 12);
+    EXPECT_EQ(tokens.size(), 4);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(row);
+    for (int32_t& target : targets) target = static_cast<int32_t>(step);
+  }
+  void ValidationRow(int64_t index, std::span<int32_t> tokens, std::span<int32_t>) const override {
+    for (int32_t& token : tokens) token = static_cast<int32_t>(index);
+  }
+};
+
+// Two ranks, three micro-batches of two rows each.
+v1::StepRules Rules() {
+  v1::StepRules rules;
+  rules.set_micro_batches(3);
+  rules.set_micro_batch(2);
+  rules.set_data_parallel(2);
+  rules.set_sequence_length(4);
+  return rules;
+}
+
+std::vector<int32_t> FirstTokens(const std::vector<int32_t>& batch) { return {batch[0], batch[4]}; }
+
+TEST(TrainIoTest, RanksAndMicroBatchesTakeTheRowsOfTheGlobalBatchInTurn) {
+  const v1::StepRules rules = Rules();
+  const RowDataset dataset;
+  TrainIo first(rules, dataset, 0), second(rules, dataset, 1);
+  std::vector<int32_t> tokens(8), targets(8), seen;
+  for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+    for (TrainIo* io : {&first, &second}) {
+      io->SetStep(5);
+      io->LoadBatch(micro_batch, tokens, targets);
+      EXPECT_THAT(targets, testing::Each(5));
+      for (int32_t row : FirstTokens(tokens)) seen.push_back(row);
+    }
+  }
+  EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
+}
+
+// Tokens and targets of a row tell their place in it.
+class PlaceDataset final : public TokenDataset {
+ public:
+  int64_t tokens(Split) const override { return 0; }
+  int64_t TrainLength(int64_t, int64_t) const override { return 4; }
+  int64_t TrainTokens(int64_t, int64_t, int64_t) const override { return 0; }
+  void TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
+                std::span<int32_t> targets) const override {
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      tokens[t] = static_cast<int32_t>(100 * row + t);
+      targets[t] = tokens[t] + 1;
+    }
+  }
+  void ValidationRow(int64_t index, std::span<int32_t> tokens,
+                     std::span<int32_t> targets) const override {
+    TrainRow(0, index, 0, tokens, targets);
+  }
+};
+
+TEST(TrainIoTest, RanksOfOneContextTakeTheirPiecesOfTheSameRows) {
+  v1::StepRules rules = Rules();
+  rules.set_sequence_length(8);
+  const PlaceDataset dataset;
+  std::vector<int32_t> tokens(8), targets(8);
+  TrainIo straight(rules, dataset, 0, {.ranks = 2, .index = 1});
+  straight.LoadBatch(0, tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(4, 5, 6, 7, 104, 105, 106, 107));
+  EXPECT_THAT(targets, ElementsAre(5, 6, 7, 8, 105, 106, 107, 108));
+  TrainIo zigzag(rules, dataset, 0, {.ranks = 2, .index = 1, .zigzag = true});
+  zigzag.LoadBatch(0, tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(2, 3, 4, 5, 102, 103, 104, 105));
+  EvalIo eval(rules, dataset, 0, {.ranks = 2, .index = 0, .zigzag = true});
+  eval.Start();
+  eval.Next();
+  eval.LoadBatch(0, tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(0, 1, 6, 7, 100, 101, 106, 107));
+}
+
+TEST(TrainIoTest, AStageMayWantTokensOrTargetsAlone) {
+  const v1::StepRules rules = Rules();
+  const PlaceDataset dataset;
+  TrainIo io(rules, dataset, 1);
+  std::vector<int32_t> batch(8);
+  io.LoadBatch(0, batch, {});
+  EXPECT_THAT(batch, ElementsAre(200, 201, 202, 203, 300, 301, 302, 303));
+  io.LoadBatch(0, {}, batch);
+  EXPECT_THAT(batch, ElementsAre(201, 202, 203, 204, 301, 302, 303, 304));
+}
+
+TEST(TrainIoTest, EvaluationCountsOnOverItsRuns) {
+  const v1::StepRules rules = Rules();
+  const RowDataset dataset;
+  EvalIo io(rules, dataset, 1);
+  std::vector<int32_t> tokens(8), targets(8);
+  for (int start = 0; start < 2; ++start) {
+    io.Start();
+    io.Next();
+    io.LoadBatch(0, tokens, targets);
+    EXPECT_THAT(FirstTokens(tokens), ElementsAre(2, 3));
+    io.Next();
+    io.LoadBatch(0, tokens, targets);
+    EXPECT_THAT(FirstTokens(tokens), ElementsAre(6, 7));
+  }
+}
+
+TEST(TrainIoTest, EvaluationLossIsTheMeanOverAllTokens) {
+  const v1::StepRules rules = Rules();
+  const RowDataset dataset;
+  EvalIo io(rules, dataset, 0);
+  io.Start();
+  EXPECT_EQ(io.loss(), 0);
+  io.Output(v1::LOSS_TOTAL, std::vector<float>{30, 10});
+  io.Output(v1::LOSS_TOTAL, std::vector<float>{10, 30});
+  EXPECT_DOUBLE_EQ(io.loss(), 1.0);
+  EXPECT_EQ(io.tokens(), 40);
+}
+
+TEST(TrainIoTest, StepStatisticsComeFromTheGradientScale) {
+  const v1::StepRules rules = Rules();
+  const RowDataset dataset;
+  TrainIo io(rules, dataset, 0);
+  io.Output(v1::STEP_STATS, std::vector<float>{0.5f, 2.0f, 3.0f, 1.0f});
+  EXPECT_EQ(io.stats().grad_norm, 2);
+  EXPECT_EQ(io.stats().loss, 3);
+  EXPECT_TRUE(io.stats().skipped);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/checkpoint_tokenizer.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "google/protobuf/util/json_util.h"
+#include "worker/checkpoint/manifest.h"
+
+namespace terrace {
+namespace {
+
+constexpr int64_t kConfigLimitBytes = 16 << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::string& checkpoint) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(checkpoint));
+  v1::JobSpec spec;
+  google::protobuf::util::JsonParseOptions parse;
+  parse.ignore_unknown_fields = true;
+  if (!google::protobuf::util::JsonStringToMessage(manifest.spec_json, &spec, parse).ok()) {
+    return absl::DataLossError(
+        absl::StrCat(checkpoint, ": the job spec in manifest.json does not parse"));
+  }
+  const std::filesystem::path folder(checkpoint);
+  const std::string& trained = spec.data().tokenizer();
+  if (trained == "bytes") {
+    const auto config = ReadTextFile((folder / "config.json").string(), kConfigLimitBytes);
+    return Tokenizer::Load(trained, config.ok() ? *config : spec.model().config_json());
+  }
+  std::error_code error;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    const std::filesystem::path copy = folder / name;
+    if (std::filesystem::exists(copy, error)) return Tokenizer::Load(copy.string());
+  }
+  return Tokenizer::Load(trained, spec.model().config_json());
+}
+
+SpecialTokens SpecialTokensOfJob(const v1::JobSpec& spec, const TokenDataset& dataset) {
+  if (dataset.special_tokens().has_value()) return *dataset.special_tokens();
+  const auto tokenizer = Tokenizer::Load(spec.data().tokenizer(), spec.model().config_json());
+  if (tokenizer.ok()) return (*tokenizer)->special_tokens();
+  log::Warn("checkpoints name no end token: data.tokenizer: ", tokenizer.status().message());
+  return {};
+}
+
+}  // namespace terrace

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/train_io.h"
+
+#include <algorithm>
+
+#include "worker/train/schedule.h"
+
+namespace terrace {
+
+int64_t GlobalBatch(const v1::StepRules& rules) {
+  return int64_t{rules.micro_batches()} * rules.data_parallel() * rules.micro_batch();
+}
+
+RowCutter::RowCutter(const v1::StepRules& rules, const kernels::TokenShare& share)
+    : rows_(rules.micro_batch()),
+      share_(share),
+      tokens_(rules.sequence_length()),
+      targets_(rules.sequence_length()) {}
+
+void RowCutter::Load(const ReadRow& read, std::span<int32_t> tokens, std::span<int32_t> targets) {
+  const auto length = static_cast<int64_t>(std::max(tokens.size(), targets.size())) / rows_;
+  const std::span row_tokens = std::span(tokens_).first(length * share_.ranks);
+  const std::span row_targets = std::span(targets_).first(length * share_.ranks);
+  for (int64_t i = 0; i < rows_; ++i) {
+    read(i, row_tokens, row_targets);
+    Cut(row_tokens, i, length, tokens);
+    Cut(row_targets, i, length, targets);
+  }
+}
+
+void RowCutter::Cut(std::span<const int32_t> row, int64_t i, int64_t length,
+                    std::span<int32_t> batch) const {
+  if (batch.empty()) return;
+  const std::span<int32_t> out = batch.subspan(i * length, length);
+  for (int64_t t = 0; t < length; ++t) out[t] = row[share_.Position(t, length)];
+}
+
+// Micro-batch j of data-parallel rank r of D holds rows (j * D + r) * micro_batch + i of the global
+// batch: whatever the layout, the same rows make up the step.
+void TrainIo::LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) {
+  const int64_t rows = rules_.micro_batch();
+  const int64_t first = (micro_batch * int64_t{rules_.data_parallel()} + data_rank_) * rows;
+  const auto read = [&](int64_t i, std::span<int32_t> row_tokens, std::span<int32_t> row_targets) {
+    dataset_.TrainRow(step_, first + i, GlobalBatch(rules_), row_tokens, row_targets);
+  };
+  cutter_.Load(std::ref(read), tokens, targets);
+}
+
+int32_t TrainIo::Updates() const { return static_cast<int32_t>(loss_scale_.Scheduled(step_)); }
+
+void TrainIo::LoadSchedule(std::span<float, 4> schedule) {
+  const int64_t scheduled = loss_scale_.Scheduled(step_);
+  learning_rate_ = LearningRate(rules_, scheduled);
+  FillSchedule(rules_, scheduled, loss_scale_.Factor(), schedule);
+}
+
+void TrainIo::Output(v1::OutputKind kind, std::span<const float> values) {
+  if (kind != v1::STEP_STATS) return;
+  stats_ = {.loss = values[2],
+            .grad_norm = values[1],
+            .skipped = values[3] != 0,
+            .learning_rate = learning_rate_,
+            .loss_scale = loss_scale_.state().scale};
+  loss_scale_.Update(stats_.skipped);
+}
+
+void EvalIo::LoadBatch(int, std::span<int32_t> tokens, std::span<int32_t> targets) {
+  const int64_t first = (batch_ * rules_.data_parallel() + data_rank_) * rules_.micro_batch();
+  const auto read = [&](int64_t i, std::span<int32_t> row_tokens, std::span<int32_t> row_targets) {
+    dataset_.ValidationRow(first + i, row_tokens, row_targets);
+  };
+  cutter_.Load(std::ref(read), tokens, targets);
+}
+
+void EvalIo::Output(v1::OutputKind kind, std::span<const float> values) {
+  if (kind != v1::LOSS_TOTAL) return;
+  loss_sum_ += values[0];
+  tokens_ += values[1];
+}
+
+}  // namespace terrace
