@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/text_table.h"
+#include "base/text/text_table.h"
 
 #include <algorithm>
 #include <utility>

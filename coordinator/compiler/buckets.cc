@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/compiler/tiers.h"
+#include "coordinator/compiler/tiers/tiers.h"
 
 namespace terrace::compiler {
 namespace {

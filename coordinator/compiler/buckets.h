@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/compiler/parameter_gradients.h"
+#include "coordinator/compiler/state/parameter_gradients.h"
 
 namespace terrace::compiler {
 

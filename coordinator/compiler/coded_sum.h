@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/compiler/graph.h"
+#include "coordinator/compiler/graph/graph.h"
 #include "kernels/format.h"
 
 namespace terrace::compiler {

@@ -5,9 +5,9 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "coordinator/compiler/graph.h"
-#include "coordinator/compiler/parameters.h"
-#include "coordinator/compiler/roll.h"
+#include "coordinator/compiler/graph/graph.h"
+#include "coordinator/compiler/loops/roll.h"
+#include "coordinator/compiler/state/parameters.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::compiler {

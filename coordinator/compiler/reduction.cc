@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/compiler/buckets.h"
 #include "coordinator/compiler/coded_sum.h"
-#include "coordinator/compiler/insertions.h"
-#include "coordinator/compiler/last_uses.h"
+#include "coordinator/compiler/graph/last_uses.h"
+#include "coordinator/compiler/state/insertions.h"
 
 namespace terrace::compiler {
 namespace {

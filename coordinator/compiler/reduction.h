@@ -27,8 +27,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/compiler/leave.h"
 #include "coordinator/compiler/stage.h"
+#include "coordinator/compiler/tiers/leave.h"
 
 namespace terrace::compiler {
 

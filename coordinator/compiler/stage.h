@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/compiler/autodiff.h"
-#include "coordinator/compiler/forward.h"
-#include "coordinator/compiler/schedule.h"
+#include "coordinator/compiler/layers/autodiff.h"
+#include "coordinator/compiler/layers/forward.h"
+#include "coordinator/compiler/pipeline/schedule.h"
 
 namespace terrace::compiler {
 

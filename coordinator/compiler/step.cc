@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/compiler/encode.h"
-#include "coordinator/compiler/fetch.h"
-#include "coordinator/compiler/insertions.h"
-#include "coordinator/compiler/optimizer.h"
 #include "coordinator/compiler/reduction.h"
-#include "coordinator/compiler/staging.h"
-#include "coordinator/compiler/weights.h"
+#include "coordinator/compiler/state/insertions.h"
+#include "coordinator/compiler/state/weights.h"
+#include "coordinator/compiler/tiers/encode.h"
+#include "coordinator/compiler/tiers/fetch.h"
+#include "coordinator/compiler/tiers/optimizer.h"
+#include "coordinator/compiler/tiers/staging.h"
 
 namespace terrace::compiler {
 namespace {

@@ -1,6 +1,7 @@
 // The sequences of a program: "train" (one optimizer step) and its like of shorter samples
-// (proto/program/sequences.h), "eval" (the loss of one micro-batch), "infer" (the logits of one position),
-// "restore" (what others find made of the state: weights gathered from shards, or rounded).
+// (proto/program/sequences.h), "eval" (the loss of one micro-batch), "infer" (the logits of one
+// position), "restore" (what others find made of the state: weights gathered from shards, or
+// rounded).
 //
 // "train" is a straight list: the passes of the stage's schedule, of few micro-batches where the
 // rest become iterations of a loop (roll.h), each batch loaded one ahead; gradients reduced as soon

@@ -6,7 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/v1/evaluation.pb.h"
 
 namespace terrace {

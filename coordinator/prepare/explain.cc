@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/compiler/schedule.h"
+#include "coordinator/compiler/pipeline/schedule.h"
 #include "coordinator/layout/rules.h"
 #include "proto/report/program_text.h"
 

@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/planner/planner.h"
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 

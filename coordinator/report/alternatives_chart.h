@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/drawing/svg.h"
 
 namespace terrace {

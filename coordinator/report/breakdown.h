@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/drawing/svg.h"
 
 namespace terrace {

@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {

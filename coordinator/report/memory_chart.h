@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/drawing/svg.h"
 
 namespace terrace {

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 
 namespace terrace {
 

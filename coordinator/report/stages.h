@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/program/played_program.h"
 
 namespace terrace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "coordinator/report/measured_step.h"
 #include "proto/drawing/svg.h"
 

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <string>
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 
 namespace terrace {
 

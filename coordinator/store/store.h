@@ -50,9 +50,9 @@ struct StoredHistory {
 struct Transaction {
   // Each with the version observed, 0 for a new job; it is stored with that version + 1.
   std::vector<v1::Job> jobs;
-  std::vector<StoredProgram> programs;  // one that is there already is left alone
-  std::vector<v1::JobEvent> events;     // sequences grow by one per job; the writer numbers them
-  std::vector<LearnedMemory> learned;   // of one worker and shape the largest is kept
+  std::vector<StoredProgram> programs;   // one that is there already is left alone
+  std::vector<v1::JobEvent> events;      // sequences grow by one per job; the writer numbers them
+  std::vector<LearnedMemory> learned;    // of one worker and shape the largest is kept
   std::vector<StoredHistory> histories;  // each in place of what was kept of its job
   std::vector<v1::Drain> drains;         // each in place of what was kept of its worker
   std::vector<std::string> undrained;    // workers that are drained no more

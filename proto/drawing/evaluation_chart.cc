@@ -82,9 +82,10 @@ Picture TechniquesChart(const v1::Evaluation& evaluation) {
       picture.body += RectAt(kTimes, y, time, kBar, row->fits() ? kTime : kTimeUnfit,
                              absl::StrCat(RowName(*row), ": ", TimeText(*row)));
     }
-    labels += TextAt(
-        kTimes + time + 6, text, Anchor::kStart,
-        ratio > kTimesDrawn ? absl::StrCat("\xe2\x80\xa6 ", TimeText(*row)) : TimeText(*row), "label");
+    labels +=
+        TextAt(kTimes + time + 6, text, Anchor::kStart,
+               ratio > kTimesDrawn ? absl::StrCat("\xe2\x80\xa6 ", TimeText(*row)) : TimeText(*row),
+               "label");
     y += kRow;
   }
   if (evaluation.device_limit_bytes() > 0) {

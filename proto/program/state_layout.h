@@ -37,7 +37,8 @@ StateRectangle RectangleOf(const v1::StateRange& range, const v1::Grid& grid,
                            const Coordinates& rank);
 
 // By `begin`; as few as there can be; none when the rank holds only padding or nothing of the
-// range. REQUIRES: sizes are not negative and their products do not overflow (proto/check/value/state.h).
+// range. REQUIRES: sizes are not negative and their products do not overflow
+// (proto/check/value/state.h).
 std::vector<StateRun> RunsOf(const v1::StateRange& range, const v1::Grid& grid,
                              const Coordinates& rank);
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/text/number_format.h"
 #include "proto/report/program_text.h"
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/text/number_format.h"
 #include "base/text/text_table.h"
 #include "proto/program/allocation_events.h"
 #include "proto/program/caching_need.h"

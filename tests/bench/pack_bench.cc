@@ -16,7 +16,7 @@
 #include "coordinator/compiler/pack/place.h"
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "coordinator/simulator/simulate.h"
 #include "proto/check/program_check.h"
 #include "tests/unit/coordinator/compiler/pack/data.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "coordinator/hardware/cluster.h"
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "tests/bench/search_cases.h"
 
 namespace terrace {

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "coordinator/hardware/cluster.h"
-#include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/layout_text.h"
+#include "coordinator/prepare/prepare.h"
 #include "coordinator/prepare/search.h"
 #include "tests/bench/search_cases.h"
 

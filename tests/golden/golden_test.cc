@@ -17,8 +17,8 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/prepare.h"
 #include "coordinator/prepare/explain.h"
+#include "coordinator/prepare/prepare.h"
 #include "coordinator/spec/job_spec.h"
 #include "proto/report/plan_text.h"
 

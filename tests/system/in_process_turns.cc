@@ -121,7 +121,7 @@ class TurnsRank {
   GradientKeeper keeper_;
   std::vector<std::unique_ptr<Communicator>> groups_;
   const SystemClock clock_;
-  std::unique_ptr<Vm> vm_;  // prepares the program; its threads never run it
+  std::unique_ptr<Vm> vm_;            // prepares the program; its threads never run it
   std::vector<int64_t> sent_before_;  // by group
   RankResult result_;
 };

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Style as a test: who may include whom, forbidden libraries, line length, banned words, one licence tag a file.
+"""Style as a test: who may include whom, forbidden libraries, how many files a folder has, line length, banned words, one
+licence tag a file.
 
 Prints every violation as file:line: rule, and exits 1 if there is one.
 """
+import collections
 import pathlib
 import re
 import subprocess
@@ -11,18 +13,21 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCE = {".h", ".cc", ".cu", ".cuh"}
 MAX_LINE = 100
+# Of a folder of the product; kernels are many and alike.
+MAX_FILES = 40
+MANY_FILES = {"kernels/cpu", "kernels/cuda"}
 OURS = ("base/", "kernels/", "proto/", "coordinator/", "worker/", "client/", "tests/")
 
 # library header prefix -> files (regular expression on the path) that may include it
 LIBRARIES = {
-    r"<grpcpp/|\.grpc\.pb\.h": r"^(coordinator/(server|main)|worker/daemon|client/connection|tests)",
+    r"<grpcpp/|\.grpc\.pb\.h": r"^(coordinator/(server|cli)/|worker/daemon|client/connection|tests)",
     r"<gloo/": r"^(worker/comm|tests)",
     r"<sqlite3": r"^(coordinator/store|tests)",
     r"<spdlog": r"^base/log",
     r"<yaml-cpp": r"^coordinator/(spec|import|hardware/cluster_file)",
     r"<(microhttpd|gnutls)": r"^base/http/",
     r"<prometheus/": r"^(coordinator/server|worker/daemon|tests)",
-    r"<CLI/": r"^(client/main|coordinator/main|worker/(daemon|tools)/main)",
+    r"<CLI/": r"^(client/commands/main|coordinator/cli/main|worker/(daemon|tools)/main)",
     r"<(cuda|cublas)": r"^(kernels/cuda|worker/comm/(cuda|nccl)_|tests)",
     r"<nccl": r"^(worker/comm/nccl_|tests)",
     r"google/protobuf|\.pb\.h": r"^(?!kernels|base|worker/memory|worker/comm)",
@@ -47,7 +52,7 @@ def read_layers():
 
 
 def layer_of(path, layers):
-    """The longest layer that is a folder above `path` or its stem (coordinator/prepare.h -> coordinator/prepare)."""
+    """The longest layer that is a folder above `path` or its stem (coordinator/prepare/prepare.h -> coordinator/prepare/prepare)."""
     stem = path.rsplit(".", 1)[0]
     fits = [name for name in layers if stem == name or path.startswith(name + "/")]
     return max(fits, key=len) if fits else None
@@ -71,6 +76,15 @@ def check_includes(name, lines, layers, report):
                 report(name, number, f"{mine} may not include {theirs or header}")
 
 
+def check_folders(names, report):
+    """A folder of the product with more files than a reader takes in at once has more than one job."""
+    files = collections.Counter(str(pathlib.PurePath(name).parent) for name in names)
+    for folder, count in sorted(files.items()):
+        ours = folder.startswith(tuple(top.rstrip("/") for top in OURS if top != "tests/"))
+        if ours and folder not in MANY_FILES and count > MAX_FILES:
+            report(folder, 1, f"{count} files, at most {MAX_FILES} lie in one folder: give a part of them a room")
+
+
 def inside_raw_literal(lines, number):
     before = "\n".join(lines[: number - 1])
     return before.count('R"') > len(re.findall(r'\)\w*"', before))
@@ -80,6 +94,7 @@ def main():
     layers = read_layers()
     problems = []
     report = lambda name, number, rule: problems.append(f"{name}:{number}: {rule}")
+    check_folders([str(path.relative_to(ROOT)) for path in tracked()], report)
     for path in tracked():
         name = str(path.relative_to(ROOT))
         if path.suffix not in SOURCE or not path.exists():

@@ -41,8 +41,8 @@ void Checkpointer::Write(int64_t step, int64_t tokens, LossScaleState loss_scale
     const absl::Status failure = Reworded(
         info.status(),
         absl::StrCat("cannot write the checkpoint of step ", step, ": ", info.status().message()));
-    const v1::Reason reason = absl::IsOutOfRange(failure) ? v1::REASON_NON_FINITE_LOSS
-                                                          : v1::REASON_CHECKPOINT_ERROR;
+    const v1::Reason reason =
+        absl::IsOutOfRange(failure) ? v1::REASON_NON_FINITE_LOSS : v1::REASON_CHECKPOINT_ERROR;
     // A peer that is lost says nothing about the folder.
     result_ = absl::IsUnavailable(failure) ? failure : WithReason(failure, reason);
   }

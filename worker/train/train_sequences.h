@@ -1,5 +1,5 @@
-// The sequences of a program that train, by the length of their samples (proto/program/sequences.h): what
-// each is called and how much it computes.
+// The sequences of a program that train, by the length of their samples
+// (proto/program/sequences.h): what each is called and how much it computes.
 //
 // Thread-safe after construction.
 //

@@ -1,14 +1,15 @@
 // The memory of step buffers in caching mode: when an instruction is about to run, everything up to
-// it is launched in list order, which gives buffers their memory (proto/program/allocation_events.h) and
-// writes the addresses into the prepared instructions that use them.
+// it is launched in list order, which gives buffers their memory
+// (proto/program/allocation_events.h) and writes the addresses into the prepared instructions that
+// use them.
 //
 // List order makes every choice of the allocator, and so every figure, a function of the program:
 // streams may reach their instructions in any order, the first that is ahead launches for all.
 // Launching waits for nothing that runs, so it adds no way to block.
 //
-// Create reserves, touched, all that a run will ever need (proto/program/caching_need.h) before the job is
-// admitted. Owns the segments; borrows the program. Launch is thread-safe, the rest is used only on
-// the thread of the VM while no sequence runs.
+// Create reserves, touched, all that a run will ever need (proto/program/caching_need.h) before the
+// job is admitted. Owns the segments; borrows the program. Launch is thread-safe, the rest is used
+// only on the thread of the VM while no sequence runs.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,6 @@
 // Instructions by family: what the rules of each say of its operands. Internal to
-// proto/check/instruction/instructions.cc, which has looked at every operand by itself before it asks.
+// proto/check/instruction/instructions.cc, which has looked at every operand by itself before it
+// asks.
 //
 // `where` names the instruction in refusals. Thread-safe: no state.
 //

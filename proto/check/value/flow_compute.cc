@@ -19,7 +19,8 @@ bool ChangesInPlace(Op op) {
   return op == Op::kRope || op == Op::kCrossEntropyGrad || op == Op::kAttentionBlock;
 }
 
-// Operands that depend on the rank's shard of the vocabulary (ResolveRank in proto/program/op_codec.h).
+// Operands that depend on the rank's shard of the vocabulary (ResolveRank in
+// proto/program/op_codec.h).
 bool DependsOnTensorRank(const DecodedOp& op, int operand) {
   if (const auto* embedding = std::get_if<kernels::EmbeddingAttrs>(&op.attrs)) {
     const bool positions = op.op == Op::kEmbeddingGrad && operand == 3;

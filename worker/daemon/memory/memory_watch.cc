@@ -265,9 +265,9 @@ MemoryFacts MemoryWatch::Facts(const v1::RankMetrics& metrics, const std::string
         {program.streams(i).name(), at.instruction == nullptr ? "" : InstructionWords(at)});
   }
   for (const LiveBuffer& live : program_->live->LargestAt(position, kLargestBuffersShown)) {
-    facts.largest.push_back({live.buffer->name(), live.buffer->bytes(), live.tier,
-                             live.buffer->class_(),
-                             live.made_by.instruction == nullptr ? "" : InstructionWords(live.made_by)});
+    facts.largest.push_back(
+        {live.buffer->name(), live.buffer->bytes(), live.tier, live.buffer->class_(),
+         live.made_by.instruction == nullptr ? "" : InstructionWords(live.made_by)});
   }
   return facts;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/text/number_format.h"
-#include "base/text/wrap.h"
 
 #include <gtest/gtest.h>
+
+#include "base/text/wrap.h"
 
 namespace terrace {
 namespace {

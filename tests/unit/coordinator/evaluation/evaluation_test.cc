@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "coordinator/evaluation/techniques.h"
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "proto/report/evaluation_words.h"
 #include "tests/unit/coordinator/prepare_specs.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/compiler/schedule.h"
+#include "coordinator/compiler/pipeline/schedule.h"
 
 namespace terrace {
 namespace {

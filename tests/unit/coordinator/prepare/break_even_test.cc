@@ -10,7 +10,7 @@
 #include <string>
 
 #include "coordinator/hardware/profiles.h"
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

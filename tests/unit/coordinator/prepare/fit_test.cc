@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 #include "tests/unit/coordinator/prepare_specs.h"
 
 namespace terrace {

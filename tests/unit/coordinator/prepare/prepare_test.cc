@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/prepare.h"
+#include "coordinator/prepare/prepare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

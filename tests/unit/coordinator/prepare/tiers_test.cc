@@ -9,9 +9,9 @@
 
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/model/presets.h"
-#include "coordinator/prepare.h"
 #include "coordinator/prepare/evaluate.h"
 #include "coordinator/prepare/offload_report.h"
+#include "coordinator/prepare/prepare.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {

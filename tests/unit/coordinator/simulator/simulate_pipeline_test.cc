@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/compiler/schedule.h"
+#include "coordinator/compiler/pipeline/schedule.h"
 #include "coordinator/simulator/simulate.h"
 #include "tests/unit/coordinator/simulator/simulate_programs.h"
 

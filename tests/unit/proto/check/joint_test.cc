@@ -1,6 +1,8 @@
 // Ranks together: agreement of collectives, and deadlock under rendezvous.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "proto/check/joint.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,8 +12,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "proto/check/joint.h"
 
 namespace terrace {
 namespace {

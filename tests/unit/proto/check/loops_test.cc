@@ -2,6 +2,8 @@
 // broken in one place is refused by rank and coordinator.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "proto/program/loops.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +14,6 @@
 #include <vector>
 
 #include "proto/check/program_check.h"
-#include "proto/program/loops.h"
 #include "proto/report/live_memory.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 #include "tests/unit/proto/check/mutate.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/text/number_format.h"
 #include "proto/report/program_text.h"
 
 #include <gmock/gmock.h>
@@ -8,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text/number_format.h"
 #include "base/text/text_table.h"
 
 namespace terrace {

@@ -57,9 +57,9 @@ TEST_F(ResumePointTest, ADamagedOneIsPassedOverAndNamed) {
   Damage("step-00000020");
   const ResumePoint point = FindResumePoint(spec_, 1).value();
   EXPECT_EQ(point.step, 10);
-  EXPECT_THAT(point.remarks, ElementsAre(AllOf(HasSubstr("step 20 is damaged and passed over"),
-                                               HasSubstr("has 100 bytes"),
-                                               HasSubstr("goes on from step 10"))));
+  EXPECT_THAT(point.remarks,
+              ElementsAre(AllOf(HasSubstr("step 20 is damaged and passed over"),
+                                HasSubstr("has 100 bytes"), HasSubstr("goes on from step 10"))));
   Damage("step-00000010");
   EXPECT_THAT(Refusal(), HasSubstr("every checkpoint in"));
 }

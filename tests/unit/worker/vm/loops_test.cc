@@ -327,8 +327,9 @@ TEST(LoopsTest, ASequenceThatCountsTooFarIsRefused) {
   SystemClock clock;
   const auto vm = Vm::Create(looped.program(), {.arenas = looped.tiny().Arenas()}, &clock, nullptr);
   EXPECT_EQ(vm.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(vm.status().message()),
-              HasSubstr("sequence train executes 2147483660 instructions, each iteration of its loops"));
+  EXPECT_THAT(
+      std::string(vm.status().message()),
+      HasSubstr("sequence train executes 2147483660 instructions, each iteration of its loops"));
 }
 
 TEST(LoopsTest, SlotsOutsideOfOneArenaAreRefused) {

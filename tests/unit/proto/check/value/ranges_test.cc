@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "proto/check/value/ranges.h"
+
 #include <algorithm>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "proto/check/value/ranges.h"
 
 namespace terrace::check {
 namespace {

@@ -2,6 +2,8 @@
 // every rank.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "proto/check/value/state.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "proto/check/value/state.h"
 #include "proto/program/grid.h"
 #include "proto/program/state_layout.h"
 

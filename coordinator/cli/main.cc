@@ -1,0 +1,333 @@
+// terrace-coordinator: command line in, one of its modes out. Wiring only.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/command_line.h"
+#include "base/exit_code.h"
+#include "base/interface_address.h"
+#include "base/log.h"
+#include "base/strings.h"
+#include "base/utf8.h"
+#include "coordinator/cli/estimate_tool.h"
+#include "coordinator/cli/evaluate_tool.h"
+#include "coordinator/cli/import_tool.h"
+#include "coordinator/cli/offline.h"
+#include "coordinator/cli/paper.h"
+#include "coordinator/cli/plan_files.h"
+#include "coordinator/cli/plan_output.h"
+#include "coordinator/hardware/cluster_file_keys.h"
+#include "coordinator/model/presets.h"
+#include "coordinator/planning/work.h"
+#include "coordinator/prepare/explain.h"
+#include "coordinator/prepare/prepare.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/server.h"
+#include "coordinator/spec/job_spec.h"
+
+namespace terrace {
+namespace {
+
+struct Options {
+  ServeOptions serve;
+  std::string log_level = "info";
+  std::string spec;
+  std::string output = "text";
+  std::string sequence;
+  std::optional<uint32_t> stage;
+  std::string checkpoint;
+  std::string profile;
+  std::string cluster;
+  PlanFiles files;
+  std::string by;
+  std::string program_file;
+  ImportOptions import;
+  EstimateOptions estimate;
+  EvaluateOptions evaluate;
+};
+
+// -o json errors are objects on standard output, so that whoever asked for JSON can always parse
+// it.
+int Exit(const Options& options, const absl::Status& status) {
+  if (status.ok()) return 0;
+  const std::string message = CleanText(Std(status.message()));
+  if (options.output == "json") {
+    const nlohmann::json error = {
+        {"error", {{"code", absl::StatusCodeToString(status.code())}, {"message", message}}}};
+    std::printf("%s\n", error.dump().c_str());
+  } else {
+    std::fprintf(stderr, "terrace-coordinator: %s\n", message.c_str());
+  }
+  return ToInt(ExitCodeOf(status));
+}
+
+std::string Json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions print;
+  print.preserve_proto_field_names = true;
+  print.add_whitespace = true;
+  print.always_print_primitive_fields = true;
+  std::string json;
+  google::protobuf::util::MessageToJsonString(message, &json, print).ok();
+  return json;
+}
+
+// One object, however many stages there are.
+std::string Json(const std::vector<v1::Program>& programs) {
+  const auto json = [](std::string* out, const v1::Program& program) { *out += Json(program); };
+  return absl::StrCat("{\"programs\": [\n", absl::StrJoin(programs, ",\n", json), "]}\n");
+}
+
+// For a person who waits: it may take seconds to find what would fit.
+void TellPerson(const std::string& words) {
+  if (isatty(STDERR_FILENO) != 1) return;
+  std::fprintf(stderr, "terrace-coordinator: it does not fit; trying %s\n", words.c_str());
+}
+
+absl::StatusOr<Prepared> PrepareSpec(const Options& options) {
+  if (!options.cluster.empty()) return PrepareOnPaper(options.spec, options.cluster, TellPerson);
+  return PrepareFile(options.spec, options.profile, TellPerson);
+}
+
+// A plan that does not fit is printed too, and why on standard error.
+int Plan(const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::StatusOr<Prepared> prepared = PrepareSpec(options);
+  if (!prepared.ok()) return Exit(options, prepared.status());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const absl::Status written = WritePlanFiles(*prepared, options.files);
+  if (!written.ok()) return Exit(options, written);
+  std::fputs(
+      PlanOutput(*prepared, seconds.count(), options.output == "json", !options.by.empty()).c_str(),
+      stdout);
+  if (prepared->refusal.ok()) return 0;
+  std::fprintf(stderr, "terrace-coordinator: %s\n",
+               std::string(prepared->refusal.message()).c_str());
+  return ToInt(ExitCodeOf(prepared->refusal));
+}
+
+int Explain(const Options& options) {
+  const absl::StatusOr<Prepared> prepared = PrepareSpec(options);
+  if (!prepared.ok()) return Exit(options, prepared.status());
+  if (!prepared->refusal.ok()) return Exit(options, prepared->refusal);
+  const auto programs = SelectStage(prepared->programs, options.stage);
+  if (!programs.ok()) return Exit(options, programs.status());
+  const std::string text = options.output == "json"
+                               ? Json(*programs)
+                               : ExplainText(prepared->plan.layout(), *programs, options.sequence);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+int PrintMetrics(const Options& options) {
+  const std::vector<Metric> table = CoordinatorMetricTable();
+  const bool json = options.output == "json";
+  return std::fputs((json ? MetricTableJson(table) : MetricTableMarkdown(table)).c_str(), stdout) <
+         0;
+}
+
+int PrintPresets() {
+  for (const Preset& preset : Presets()) {
+    std::printf("%-16s %12ld parameters\n", std::string(preset.name).c_str(),
+                static_cast<long>(preset.parameters));
+  }
+  return 0;
+}
+
+std::string DefaultStateDirectory() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  if (state != nullptr && *state != '\0') return absl::StrCat(state, "/terrace/coordinator");
+  if (home != nullptr) return absl::StrCat(home, "/.local/state/terrace/coordinator");
+  return "/var/lib/terrace/coordinator";
+}
+
+void AddServe(CLI::App& app, ServeOptions& serve) {
+  app.add_option("--listen", serve.listen,
+                 "host:port or interface:port for clients and workers; port 0: any free")
+      ->transform(WithoutInterface)
+      ->capture_default_str();
+  app.add_option("--port-file", serve.port_file, "file that gets the port taken");
+  app.add_option("--state-dir", serve.state_directory, "folder of the store")
+      ->capture_default_str();
+  app.add_option("--metrics-listen", serve.metrics_listen,
+                 "host:port or interface:port of /metrics; none if absent")
+      ->transform(WithoutInterface);
+  app.add_flag("--metrics-insecure", serve.metrics_insecure, "/metrics off loopback without TLS");
+  app.add_option("--web-listen", serve.web_listen,
+                 "host:port or interface:port of the web page; none if absent")
+      ->transform(WithoutInterface);
+  app.add_option("--web-port-file", serve.web_port_file, "file that gets the web page's port");
+  app.add_flag("--web-insecure", serve.web_insecure, "the web page off loopback without TLS");
+  app.add_option("--web-token-file", serve.web_token_file,
+                 "file with the token that may cancel jobs on the web page; nobody may if absent");
+  app.add_option("--tls-cert", serve.tls_cert, "PEM certificate of this coordinator");
+  app.add_option("--tls-key", serve.tls_key, "PEM key of this coordinator");
+  app.add_option("--tls-ca", serve.tls_ca, "PEM certificates of who signs clients and workers");
+  app.add_flag("--insecure", serve.insecure, "listen off loopback without TLS");
+  app.add_flag("--exit-with-parent", serve.exit_with_parent, "end when the parent process ends");
+  app.add_option("--plan-seconds", serve.plan_seconds, "that one plan may take")
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400}))
+      ->capture_default_str();
+  app.add_option(
+         "--plan-memory", serve.plan_memory_bytes,
+         "that one plan may take (8GiB); a quarter of what this machine or control group has")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+}
+
+void AddSpec(CLI::App& app, Options& options) {
+  app.add_option("--spec", options.spec, "the job spec")->required();
+  app.add_option("-o,--output", options.output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+void AddOutput(CLI::App& app, Options& options) {
+  app.add_option("-o,--output", options.output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+CLI::App* AddImport(CLI::App& app, Options& options) {
+  CLI::App* import =
+      app.add_subcommand("import", "make a job spec of another tool's configuration");
+  ImportContext& context = options.import.context;
+  import->add_option("--from", options.import.from)
+      ->required()
+      ->check(CLI::IsMember({"deepspeed", "megatron"}));
+  import->add_option("--input", options.import.input, "file, or megatron's flags")->required();
+  import->add_option("--name", context.name, "name of the job");
+  import->add_option("--model", context.model, "preset or config.json");
+  import->add_option("--train", context.train, "training data");
+  import->add_option("--sequence-length", context.sequence_length)->check(CLI::PositiveNumber);
+  import->add_option("--steps", context.steps)->check(CLI::PositiveNumber);
+  import->add_option("--nodes", context.nodes)->check(CLI::PositiveNumber);
+  import->add_option("--devices-per-node", context.devices_per_node)->check(CLI::PositiveNumber);
+  AddOutput(*import, options);
+  return import;
+}
+
+CLI::App* AddEstimate(CLI::App& app, Options& options) {
+  CLI::App* command = app.add_subcommand("estimate", "memory of a model by the formulas");
+  EstimateOptions& estimate = options.estimate;
+  constexpr int64_t kMost = int64_t{1} << 24;
+  command->add_option("model", estimate.model, "preset, config.json or its folder")->required();
+  command->add_option("--sequence-length", estimate.sequence_length)
+      ->check(CLI::Range(int64_t{1}, kMost));
+  command->add_option("--batch", estimate.batch)->check(CLI::Range(int64_t{1}, kMost));
+  command->add_option("--devices", estimate.devices)->check(CLI::Range(int64_t{1}, kMost));
+  command->add_option("--lora-rank", estimate.lora_rank)
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  command->add_option("--precision", estimate.precision)->check(CLI::IsMember({"bf16", "fp32"}));
+  command->add_option("--moments", estimate.moments)->check(CLI::IsMember({"f32", "bf16", "int8"}));
+  command->add_option("--gradient", estimate.gradient)->check(CLI::IsMember({"f32", "bf16"}));
+  command->add_option("--only", estimate.only)
+      ->check(CLI::IsMember({"training", "activations", "lora", "qlora", "inference"}));
+  AddOutput(*command, options);
+  return command;
+}
+
+CLI::App* AddEvaluate(CLI::App& app, Options& options) {
+  CLI::App* command =
+      app.add_subcommand("evaluate", "print what fits here and what techniques cost");
+  EvaluateOptions& evaluate = options.evaluate;
+  command->add_option("--spec", evaluate.spec, "the job spec")->required();
+  command->add_option("--profile", evaluate.profile, "as of plan");
+  command->add_option("--cluster", evaluate.cluster, "as of plan")->excludes("--profile");
+  command->add_option("--html", evaluate.html, "write a page about it");
+  command->add_option("--seconds", evaluate.seconds, "after which it ends with what it found")
+      ->check(CLI::Range(1.0, 86'400.0))
+      ->capture_default_str();
+  command->add_flag("--brief", evaluate.brief, "without the largest sizes of each technique");
+  AddOutput(*command, options);
+  return command;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  if (const absl::Status legible = CheckCommandLine(argc, argv); !legible.ok()) {
+    return Exit(options, legible);
+  }
+  options.serve.state_directory = DefaultStateDirectory();
+  options.serve.version = TERRACE_VERSION;
+  CLI::App app("Accepts jobs, compiles them and runs them on workers.", "terrace-coordinator");
+  app.require_subcommand(1);
+  app.add_option("--log-level", options.log_level, "debug, info, warn or error")
+      ->capture_default_str();
+  CLI::App* serve = app.add_subcommand("serve", "run the service until SIGTERM");
+  AddServe(*serve, options.serve);
+  CLI::App* plan = app.add_subcommand("plan", "print the plan of a spec for this machine");
+  AddSpec(*plan, options);
+  plan->add_option("--profile", options.profile,
+                   "of this machine, as `terrace profile` printed it");
+  plan->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml")
+      ->excludes("--profile");
+  plan->add_option("--html", options.files.html, "write a page about the plan");
+  plan->add_option("--svg", options.files.svg, "write its picture alone");
+  plan->add_option("--trace", options.files.trace, "write the simulated step for Perfetto");
+  plan->add_option("--by", options.by, "layer: also the memory of each layer")
+      ->check(CLI::IsMember({"layer"}));
+  CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
+  AddSpec(*explain, options);
+  explain->add_option("--sequence", options.sequence, "only this one: train, eval");
+  explain->add_option("--stage", options.stage, "only this stage's program");
+  explain->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml");
+  CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
+  bool of_cluster = false;
+  schema->add_flag("--cluster", of_cluster, "of cluster.yaml instead");
+  CLI::App* metrics = app.add_subcommand("metrics", "print what the coordinator's /metrics has");
+  AddOutput(*metrics, options);
+  CLI::App* presets = app.add_subcommand("presets", "print the models that model.config may name");
+  const CLI::App* import = AddImport(app, options);
+  const CLI::App* estimate = AddEstimate(app, options);
+  const CLI::App* evaluate = AddEvaluate(app, options);
+  CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
+  infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
+  infer->add_option("--output", options.program_file, "file of the program")->required();
+  CLI::App* planner =
+      app.add_subcommand("planner", "plan for the coordinator that starts it")->group("");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
+  }
+  log::Init("coordinator", log::ParseLevel(options.log_level));
+  if (serve->parsed()) return Exit(options, Serve(options.serve));
+  if (planner->parsed()) return Exit(options, AnswerRequest());
+  if (plan->parsed()) return Plan(options);
+  if (explain->parsed()) return Explain(options);
+  if (schema->parsed()) {
+    return std::fputs((of_cluster ? ClusterJsonSchema() : JobSpecJsonSchema()).c_str(), stdout) < 0;
+  }
+  if (metrics->parsed()) return PrintMetrics(options);
+  if (presets->parsed()) return PrintPresets();
+  options.import.json = options.estimate.json = options.output == "json";
+  options.evaluate.json = options.estimate.json;
+  if (import->parsed()) {
+    const absl::StatusOr<bool> valid = ImportConfiguration(options.import);
+    if (!valid.ok()) return Exit(options, valid.status());
+    return *valid ? 0 : ToInt(ExitCode::kInvalidInput);
+  }
+  if (estimate->parsed()) return Exit(options, PrintEstimate(options.estimate));
+  if (evaluate->parsed()) return Exit(options, PrintEvaluation(options.evaluate));
+  if (infer->parsed()) {
+    return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) { return terrace::Main(argc, argv); }

@@ -1,0 +1,35 @@
+// The coordinator's compiler as a tool on one machine: plan, explain and the program of `terrace
+// generate`.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/prepare/prepare.h"
+
+namespace terrace {
+
+// A spec and what it may use.
+struct JobHere {
+  v1::JobSpec spec;
+  Budget budget;
+};
+
+// Reads the spec file. It may use this machine: its cores, memory and the profile that
+// `terrace-rank probe` measures (kept in the user's cache folder), or the one in `profile_path`,
+// what `terrace profile -o json` printed. FAILED_PRECONDITION when that is of other hardware.
+absl::StatusOr<JobHere> ReadJobHere(const std::string& spec_path, const std::string& profile_path);
+
+// The same, prepared. `tell`: as of PrepareAnyway().
+absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
+                                     const std::string& profile_path = "",
+                                     const TellTried& tell = {});
+
+// Writes the inference program for a checkpoint: the model in its config.json, the length and
+// precision in the spec of its manifest.json.
+absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output);
+
+}  // namespace terrace

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/layers/forward.h"
+
+#include "coordinator/compiler/state/partition.h"
+
+namespace terrace::compiler {
+
+using kernels::DType;
+using kernels::Epilogue;
+using kernels::Op;
+
+Slice Forward::Activation(const std::string& name, int64_t rows, int64_t columns) {
+  return builder_.NewValue(name, v1::ACTIVATION, options_.precisions.activation, {rows, columns});
+}
+
+Slice Forward::Statistic(const std::string& name, const Dims& dims) {
+  return builder_.NewValue(name, v1::ACTIVATION, DType::kF32, dims);
+}
+
+int64_t Forward::residual_rows() const {
+  return parallel_.sequence_parallel ? tokens() / parallel_.tensor() : tokens();
+}
+
+kernels::TokenShare Forward::share() const {
+  return {.ranks = parallel_.context(), .zigzag = parallel_.zigzag()};
+}
+
+Slice Forward::Embedding(Slice tokens) {
+  const bool sharded = parallel_.tensor() > 1;
+  const Slice x = Activation(BeforeSum("x"), this->tokens(), config_.hidden);
+  builder_.Compute(
+      Op::kEmbedding,
+      kernels::EmbeddingAttrs{.sequence = local_sequence(),
+                              .shard_rows = sharded ? VocabularyRows(config_, parallel_) : 0,
+                              .context = share()},
+      {tokens, Weight(TensorRole::kTokenEmbedding), Weight(TensorRole::kPositionEmbedding), x},
+      "embedding");
+  return LeaveRegion(x, "x");
+}
+
+Slice Forward::Layer(int layer, Slice x) {
+  builder_.Mark();
+  ForgetWeights();
+  builder_.layer = layer;
+  const Slice y = Mlp(Attention(x));
+  builder_.layer = kNone;
+  return y;
+}
+
+Slice Forward::Hidden(Slice x) {
+  builder_.Mark();
+  ForgetWeights();
+  return EnterRegion(Norm(x, TensorRole::kFinalNorm, TensorRole::kFinalNormBias, "final_norm"),
+                     "final_norm");
+}
+
+Slice Forward::Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name) {
+  const int64_t rows = x.shape.rows();
+  const Slice y = Activation(name, rows, config_.hidden);
+  if (config_.norm == NormKind::kRmsNorm) {
+    RmsNorm(x, Weight(weight), y, name);
+    return y;
+  }
+  const kernels::NormAttrs attrs = {.epsilon = static_cast<float>(config_.norm_epsilon)};
+  const Slice mean = Statistic(name + ".mean", {rows});
+  const Slice rstd = Statistic(name + ".rstd", {rows});
+  builder_.Compute(Op::kLayerNorm, attrs, {x, Weight(weight), Weight(bias), y, mean, rstd}, name);
+  return y;
+}
+
+void Forward::RmsNorm(Slice x, Slice weight, Slice y, const std::string& name) {
+  const kernels::NormAttrs attrs = {.epsilon = static_cast<float>(config_.norm_epsilon)};
+  Dims dims(x.shape.size.begin(), x.shape.size.begin() + x.shape.dims - 1);
+  builder_.Compute(Op::kRmsNorm, attrs, {x, weight, y, Statistic(name + ".rstd", dims)}, name);
+}
+
+void Forward::Linear(Slice x, Slice weight, Slice bias, Slice y, kernels::MatmulPrecision precision,
+                     const LinearOptions& options, const std::string& name) {
+  const kernels::MatmulAttrs attrs = {.transpose_b = options.transpose,
+                                      .accumulate = options.accumulate,
+                                      .epilogue = options.epilogue,
+                                      .precision = precision};
+  builder_.Compute(Op::kMatmul, attrs, {x, weight, y, bias, options.residual, options.aux}, name);
+}
+
+// Tiles of outputs make columns of y; tiles of inputs add up to y, to which the first has put all
+// else.
+void Forward::Product(Slice x, TensorRole weight, Slice bias, Slice y, const LinearOptions& options,
+                      const std::string& name) {
+  const int first = parameters_.Find(weight, builder_.layer);
+  const kernels::MatmulPrecision precision = options_.precisions.Of(weight, builder_.layer);
+  for (int i = first; i < first + parameters_.all()[first].tiles; ++i) {
+    const Tile tile = parameters_.all()[i].tile;
+    if (tile.size == 0) {
+      Linear(x, weights_.OfParameter(i), bias, y, precision, options, name);
+    } else if (tile.of_inputs) {
+      const bool more = tile.begin > 0;
+      Linear(Columns(x, tile.begin, tile.size), weights_.OfParameter(i), more ? Slice{} : bias, y,
+             precision,
+             more ? LinearOptions{.transpose = options.transpose, .accumulate = true} : options,
+             name);
+    } else {
+      const auto part = [&](const Slice& slice) {
+        return slice.absent() ? slice : Columns(slice, tile.begin, tile.size);
+      };
+      LinearOptions of_tile = options;
+      of_tile.residual = part(options.residual);
+      of_tile.aux = part(options.aux);
+      Linear(x, weights_.OfParameter(i), bias.absent() ? bias : Range(bias, tile.begin, tile.size),
+             part(y), precision, of_tile, name);
+    }
+  }
+}
+
+// What the first product of a block reads: all tokens of this context share.
+Slice Forward::EnterRegion(Slice x, const std::string& name) {
+  const int group = parallel_.groups.tensor;
+  if (group == kNone) return x;
+  if (!parallel_.sequence_parallel) {
+    builder_.RecordOnly({.what = EnterTensorParallel{group}, .operands = {x}, .text = name});
+    return x;
+  }
+  const Slice all = Activation(name + ".all", tokens(), x.shape.RowElements());
+  builder_.Collective(v1::ALL_GATHER, group, x, all, "gather " + name);
+  return all;
+}
+
+std::string Forward::BeforeSum(const std::string& name) const {
+  return parallel_.sequence_parallel ? name + ".partial" : name;
+}
+
+// The sum of the ranks' parts, in the shape of the residual stream.
+Slice Forward::LeaveRegion(Slice partial, const std::string& name) {
+  const int group = parallel_.groups.tensor;
+  if (group == kNone) return partial;
+  if (!parallel_.sequence_parallel) {
+    builder_.AllReduce(group, partial, "sum " + name);
+    return partial;
+  }
+  const Slice y = NewResidual(name);
+  builder_.Collective(v1::REDUCE_SCATTER, group, partial, y, "sum " + name);
+  return y;
+}
+
+// The last product of a block and the residual: fused on one rank; summed over the ranks first
+// otherwise.
+Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole bias,
+                          const std::string& name) {
+  LinearOptions linear = Stored();
+  const Slice product = Activation(BeforeSum(name), x.shape.rows(), config_.hidden);
+  if (parallel_.groups.tensor == kNone) {
+    linear.residual = residual;
+    Product(x, weight, Weight(bias), product, linear, name);
+    return product;
+  }
+  Product(x, weight, {}, product, linear, name);
+  const Slice y = LeaveRegion(product, name);
+  builder_.Compute(Op::kAddResidual, kernels::NoAttrs{}, {y, residual, Weight(bias), y},
+                   name + " + residual");
+  return y;
+}
+
+Slice Forward::Mlp(Slice x) {
+  const Slice normed =
+      EnterRegion(Norm(x, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm"), "mlp_norm");
+  const Slice h = config_.mlp == MlpKind::kGelu ? GeluMlp(normed) : SwigluMlp(normed);
+  return RowProduct(h, x, TensorRole::kMlpDown, TensorRole::kMlpDownBias, "mlp_down");
+}
+
+Slice Forward::GeluMlp(Slice x) {
+  const int64_t f = config_.intermediate / parallel_.tensor();
+  const Slice h = Activation("mlp_gelu", tokens(), f);
+  LinearOptions linear = Stored();
+  linear.epilogue = Epilogue::kGelu;
+  if (options_.for_backward) linear.aux = Activation("mlp_up", tokens(), f);
+  Product(x, TensorRole::kMlpUp, Weight(TensorRole::kMlpUpBias), h, linear, "mlp_up");
+  return h;
+}
+
+// One product for gate and up.
+Slice Forward::SwigluMlp(Slice x) {
+  const int64_t f = config_.intermediate / parallel_.tensor();
+  const Slice gate_up = Activation("mlp_gate_up", tokens(), 2 * f);
+  Product(x, TensorRole::kMlpGate, Weight(TensorRole::kMlpGateBias), gate_up, Stored(),
+          "mlp_gate_up");
+  const Slice h = Activation("mlp_swiglu", tokens(), f);
+  builder_.Compute(Op::kSwiglu, kernels::NoAttrs{},
+                   {Columns(gate_up, 0, f), Columns(gate_up, f, f), h}, "swiglu");
+  return h;
+}
+
+}  // namespace terrace::compiler

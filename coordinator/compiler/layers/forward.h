@@ -1,0 +1,158 @@
+// The forward pass of one micro-batch over some layers, for all families: embedding, layers
+// (attention, MLP), final norm, and what follows.
+//
+// Appends nodes through a Builder; the values they write are the activations that the backward pass
+// may need. The same code builds "train", "eval" and "infer".
+//
+// Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053): each block begins with
+// EnterTensorParallel and ends with a sum over the ranks. With sequence parallelism (Korthikanti et
+// al. 2022, arXiv 2205.05198) norms and residuals hold 1/tp of the tokens; the block begins with an
+// all-gather and ends with a reduce-scatter. Context parallelism: a rank holds 1/cp of the tokens
+// of each sequence; keys and values go round the ranks (ring attention, Liu et al. 2023, arXiv
+// 2310.01889, zig-zag split) or tokens are exchanged for heads (Ulysses, Jacobs et al. 2023, arXiv
+// 2309.14509). Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/compiler/graph/builder.h"
+#include "coordinator/compiler/state/parameter_gradients.h"
+#include "coordinator/compiler/state/precision.h"
+#include "coordinator/compiler/state/weights.h"
+
+namespace terrace::compiler {
+
+struct ForwardOptions {
+  int64_t batch = 0;     // sequences
+  int64_t sequence = 0;  // tokens of each, over all context-parallel ranks
+  Precisions precisions;
+  bool for_backward = false;  // keep the values before activations
+  int rope_table = kNone;     // value; kNone without rotary embedding
+  int64_t chunk_bytes = 0;    // of one copy between tiers; 0: the default
+};
+
+// What a pass has of its micro-batch.
+struct BatchSlices {
+  Slice tokens;    // absent where the stage does not embed
+  Slice targets;   // absent where it does not compute the loss
+  Slice stats;     // where the loss goes
+  Slice schedule;  // of LOAD_SCHEDULE: the loss's gradient is multiplied by its factor; or absent
+};
+
+class Forward {
+ public:
+  // Everything is borrowed. `keeps_weights`: what is brought to the device for one micro-batch is
+  // there for the next ones as well; else each layer brings its own.
+  Forward(const Model& model, const Parameters& parameters, const Parallel& parallel,
+          const ForwardOptions& options, bool keeps_weights, Builder* builder)
+      : config_(model.config),
+        parameters_(parameters),
+        parallel_(parallel),
+        options_(options),
+        builder_(*builder),
+        keeps_weights_(keeps_weights),
+        weights_(parameters, parallel, options.chunk_bytes, builder) {}
+
+  // Rows of the residual stream on this rank.
+  int64_t residual_rows() const;
+  // An activation like the residual stream: [residual_rows, hidden].
+  Slice NewResidual(const std::string& name) {
+    return Activation(name, residual_rows(), config_.hidden);
+  }
+
+  // tokens [T] -> the residual stream before the first layer.
+  Slice Embedding(Slice tokens);
+  Slice Layer(int layer, Slice x);
+  // The residual stream after the last layer -> what the LM head multiplies, [rows of x or T, h].
+  Slice Hidden(Slice x);
+
+  // stats[2] = {sum of losses, counted targets} of hidden [T,h].
+  void Loss(Slice hidden, Slice targets, Slice stats);
+  // The same with the gradients of the sum of losses: returns that of hidden, partial over the
+  // tensor-parallel ranks; that of the weight goes to `gradients`.
+  // With a schedule both are multiplied by its factor.
+  Slice LossAndGradient(Slice hidden, const BatchSlices& batch, ParameterGradients* gradients);
+  // hidden [n,h] -> logits [n,V] f32. REQUIRES: one tensor-parallel rank.
+  Slice Logits(Slice hidden);
+
+ private:
+  struct Heads {
+    Slice q, k, v;  // [T,heads,d]
+  };
+  struct LinearOptions {
+    Slice residual;
+    Slice aux;
+    kernels::Epilogue epilogue = kernels::Epilogue::kNone;
+    bool transpose = false;  // the weight is stored [out,in]
+    bool accumulate = false;
+  };
+
+  // forward.cc
+  Slice Weight(TensorRole role) { return weights_.Of(role, builder_.layer); }
+  void ForgetWeights() {
+    if (!keeps_weights_) weights_.Forget();
+  }
+  Slice Activation(const std::string& name, int64_t rows, int64_t columns);
+  Slice Statistic(const std::string& name, const Dims& dims);
+  int64_t tokens() const { return options_.batch * local_sequence(); }
+  int64_t local_sequence() const { return options_.sequence / parallel_.context(); }
+  kernels::TokenShare share() const;
+  Slice Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
+  void RmsNorm(Slice x, Slice weight, Slice y, const std::string& name);
+  void Linear(Slice x, Slice weight, Slice bias, Slice y, kernels::MatmulPrecision precision,
+              const LinearOptions& options, const std::string& name);
+  // The same by a weight that may be in tiles, in the precision of its role in this layer.
+  void Product(Slice x, TensorRole weight, Slice bias, Slice y, const LinearOptions& options,
+               const std::string& name);
+  // As the config says the family's weights are stored.
+  LinearOptions Stored() const { return {.transpose = !config_.conv1d_weights}; }
+  Slice EnterRegion(Slice x, const std::string& name);
+  Slice LeaveRegion(Slice partial, const std::string& name);
+  // A sum over the ranks moves to memory of its own only where each rank keeps a part of it.
+  std::string BeforeSum(const std::string& name) const;
+  Slice RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole bias,
+                   const std::string& name);
+  Slice Mlp(Slice x);
+  Slice GeluMlp(Slice x);
+  Slice SwigluMlp(Slice x);
+
+  // forward_attention.cc
+  Slice Attention(Slice x);
+  Slice QkvProduct(Slice x);
+  Slice HeadNorms(Slice qkv);
+  void Rotate(Slice qk);
+  Heads SplitHeads(Slice qk, Slice v) const;
+  Slice AttentionOver(const Heads& heads);
+  Slice RingOver(const Heads& heads);
+  Slice UlyssesOver(const Heads& heads);
+  Slice HeadsForTokens(Slice x, const std::string& name);
+  Slice TokensForHeads(Slice x, const std::string& name);
+  Slice Exchange(Slice x, const std::string& name);
+  Slice Permute(Slice x, const Dims& to, const std::string& name);
+  Slice DenseCopy(Slice x, const std::string& name);
+  int64_t Window() const;
+  float Scale() const;
+
+  // forward_head.cc
+  Slice HeadWeight();
+  std::vector<int> HeadTiles() const;
+  void ForgetTiles();
+  bool LogitsInMemory() const;
+  struct LossChunk;
+  LossChunk ExplicitLoss(Slice hidden, Slice targets, Slice stats, int64_t begin, int64_t rows);
+  void HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGradients* gradients);
+  int64_t LossChunkRows(int64_t rows) const;
+
+  const ModelConfig& config_;
+  const Parameters& parameters_;
+  const Parallel& parallel_;
+  const ForwardOptions options_;
+  Builder& builder_;
+  const bool keeps_weights_;
+  Weights weights_;
+};
+
+}  // namespace terrace::compiler

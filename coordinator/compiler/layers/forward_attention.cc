@@ -1,0 +1,221 @@
+// The attention block of the forward pass (forward.h).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/compiler/layers/forward.h"
+#include "coordinator/compiler/state/partition.h"
+
+namespace terrace::compiler {
+
+using kernels::DType;
+using kernels::Op;
+
+int64_t Forward::Window() const {
+  const int64_t window = config_.window.empty() ? 0 : config_.window[builder_.layer];
+  return window < options_.sequence ? window : 0;
+}
+
+float Forward::Scale() const { return static_cast<float>(1.0 / std::sqrt(config_.head_dim)); }
+
+Slice Forward::Attention(Slice x) {
+  const Slice normed =
+      EnterRegion(Norm(x, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias, "attn_norm"),
+                  "attn_norm");
+  const Slice qkv = QkvProduct(normed);
+  const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
+  const int64_t qk_columns = (heads + kv) * config_.head_dim;
+  Slice qk = Columns(qkv, 0, qk_columns);
+  if (config_.qk_norm) qk = HeadNorms(qkv);
+  if (options_.rope_table != kNone) Rotate(qk);
+  const Heads split = SplitHeads(qk, Columns(qkv, qk_columns, kv * config_.head_dim));
+  const Slice o = parallel_.context() == 1 ? AttentionOver(split)
+                  : parallel_.ulysses      ? UlyssesOver(split)
+                                           : RingOver(split);
+  return RowProduct(Reshape(o, {tokens(), heads * config_.head_dim}), x, TensorRole::kAttentionOut,
+                    TensorRole::kAttentionOutBias, "attn_out");
+}
+
+// q and k at once where one product made them.
+void Forward::Rotate(Slice qk) {
+  const int64_t d = config_.head_dim;
+  const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
+  const auto rotate = [&](int64_t first_head, int64_t count, const char* name) {
+    builder_.Compute(Op::kRope,
+                     kernels::RopeAttrs{.sequence = local_sequence(), .context = share()},
+                     {Reshape(Columns(qk, first_head * d, count * d), {tokens(), count, d}),
+                      builder_.graph().Whole(options_.rope_table)},
+                     name);
+  };
+  if (parallel_.tensor_block == 1) {
+    rotate(0, heads + kv, "rope");
+    return;
+  }
+  rotate(0, heads, "rope q");
+  rotate(heads, kv, "rope k");
+}
+
+// One product for q, k and v where their weights lie next to each other (parameters.h), otherwise
+// one for q and one for both others; the columns of the result lie next to each other anyway.
+Slice Forward::QkvProduct(Slice x) {
+  const int64_t d = config_.head_dim;
+  const int64_t q = LocalHeads(config_, parallel_) * d;
+  const int64_t kv = 2 * LocalKeyHeads(config_, parallel_) * d;
+  const Slice qkv = Activation("qkv", tokens(), q + kv);
+  const bool fused = config_.fused_qkv;
+  const TensorRole weight = fused ? TensorRole::kQkv : TensorRole::kQ;
+  const Slice bias = Weight(fused ? TensorRole::kQkvBias : TensorRole::kQBias);
+  if (parallel_.tensor_block == 1) {
+    Product(x, weight, bias, qkv, Stored(), "qkv");
+    return qkv;
+  }
+  Product(x, weight, bias, Columns(qkv, 0, q), Stored(), "q");
+  Product(x, TensorRole::kK, Weight(TensorRole::kKBias), Columns(qkv, q, kv), Stored(), "kv");
+  return qkv;
+}
+
+// RMSNorm of each head of q and k, into memory of its own: the backward pass needs q and k as they
+// were.
+Slice Forward::HeadNorms(Slice qkv) {
+  const int64_t d = config_.head_dim;
+  const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
+  const Slice qk = Activation("qk_norm", tokens(), (heads + kv) * d);
+  const auto norm = [&](int64_t first_head, int64_t count, TensorRole weight, const char* name) {
+    const auto part = [&](Slice slice) {
+      return Reshape(Columns(slice, first_head * d, count * d), {tokens(), count, d});
+    };
+    RmsNorm(part(qkv), Weight(weight), part(qk), name);
+  };
+  norm(0, heads, TensorRole::kQNorm, "q_norm");
+  norm(heads, kv, TensorRole::kKNorm, "k_norm");
+  return qk;
+}
+
+Forward::Heads Forward::SplitHeads(Slice qk, Slice v) const {
+  const int64_t d = config_.head_dim;
+  const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
+  return {.q = Reshape(Columns(qk, 0, heads * d), {tokens(), heads, d}),
+          .k = Reshape(Columns(qk, heads * d, kv * d), {tokens(), kv, d}),
+          .v = Reshape(v, {tokens(), kv, d})};
+}
+
+// Rows of one sequence after the other, all tokens of a sequence on this rank.
+Slice Forward::AttentionOver(const Heads& heads) {
+  const int64_t rows = heads.q.shape.rows(), count = heads.q.shape.size[1];
+  const Slice o = Activation("attn", rows, count * config_.head_dim);
+  const Slice lse = Statistic("attn.lse", {options_.batch, count, options_.sequence});
+  builder_.Compute(Op::kAttention,
+                   kernels::AttentionAttrs{.sequence = options_.sequence,
+                                           .window = Window(),
+                                           .scale = Scale(),
+                                           .precision = options_.precisions.scores},
+                   {heads.q, heads.k, heads.v, Reshape(o, {rows, count, config_.head_dim}), lse},
+                   "attention");
+  return o;
+}
+
+// Keys and values go round the ring while the queries stay; the next pair is on its way while this
+// one is used.
+Slice Forward::RingOver(const Heads& heads) {
+  const int64_t d = config_.head_dim;
+  const int64_t count = heads.q.shape.size[1], kv = heads.k.shape.size[1];
+  const auto part = [&](const Slice& pair, int64_t i) {
+    return Reshape(Range(pair, i * tokens() * kv * d, tokens() * kv * d), {tokens(), kv, d});
+  };
+  const auto new_pair = [&](int64_t step) {
+    return Activation(absl::StrCat("kv.step", step), 2 * tokens(), kv * d);
+  };
+  kernels::AttentionBlockAttrs attrs = {.sequence = local_sequence(),
+                                        .window = Window(),
+                                        .scale = Scale(),
+                                        .precision = options_.precisions.scores,
+                                        .context = share()};
+  const kernels::AttentionBlockAttrs first = attrs;
+  const Slice sum = Statistic("attn.sum", {tokens(), count, d});
+  const Slice lse = Statistic("attn.lse", {options_.batch, count, local_sequence()});
+  const Slice o = Activation("attn", tokens(), count * d);
+
+  builder_.has_rule = false;
+  Slice pair = new_pair(0);
+  const Slice own = pair;
+  for (const auto& [from, i] : {std::pair(heads.k, 0), std::pair(heads.v, 1)}) {
+    builder_.Compute(Op::kCast, kernels::NoAttrs{}, {from, part(pair, i)},
+                     i == 0 ? "keys for the ring" : "values for the ring");
+  }
+  for (int64_t step = 0; step < parallel_.context(); ++step) {
+    const Slice now = pair;
+    if (step + 1 < parallel_.context()) {
+      pair = new_pair(step + 1);
+      builder_.Collective(v1::RING_SHIFT, parallel_.groups.context, now, pair,
+                          absl::StrCat("ring shift ", step));
+    }
+    attrs.step = step;
+    attrs.accumulate = step > 0;
+    builder_.Compute(Op::kAttentionBlock, attrs, {heads.q, part(now, 0), part(now, 1), sum, lse},
+                     absl::StrCat("attention step ", step));
+  }
+  builder_.Compute(Op::kCast, kernels::NoAttrs{}, {Reshape(sum, {tokens(), count * d}), o},
+                   "attention out");
+  builder_.has_rule = true;
+  builder_.RecordOnly(
+      {.what = RingAttention{first, parallel_.groups.context},
+       .operands = {heads.q, heads.k, heads.v, Reshape(o, {tokens(), count, d}), lse, own},
+       .text = "ring attention"});
+  return o;
+}
+
+Slice Forward::UlyssesOver(const Heads& heads) {
+  const Slice o = AttentionOver({.q = HeadsForTokens(heads.q, "q"),
+                                 .k = HeadsForTokens(heads.k, "k"),
+                                 .v = HeadsForTokens(heads.v, "v")});
+  return TokensForHeads(o, "attn");
+}
+
+Slice Forward::DenseCopy(Slice x, const std::string& name) {
+  const int64_t rows = x.shape.rows(), columns = x.shape.RowElements();
+  const Slice y = Activation(name, rows, columns);
+  builder_.Compute(Op::kCast, kernels::NoAttrs{}, {Reshape(x, {rows, columns}), y}, name);
+  return y;
+}
+
+// Swaps the first two of the four dimensions that `from` is cut into.
+Slice Forward::Permute(Slice x, const Dims& from, const std::string& name) {
+  const Slice y = builder_.NewValue(name, v1::ACTIVATION, options_.precisions.activation,
+                                    {from[1], from[0], from[2], from[3]});
+  builder_.Compute(Op::kPermute, kernels::PermuteAttrs{.order = {1, 0, 2, 3}},
+                   {Reshape(x, from), y}, name);
+  return y;
+}
+
+Slice Forward::Exchange(Slice x, const std::string& name) {
+  const Slice flat = Flat(x);
+  const Slice y = builder_.NewValue(name, v1::ACTIVATION, options_.precisions.activation,
+                                    {flat.shape.Elements()});
+  builder_.Collective(v1::ALL_TO_ALL, parallel_.groups.context, flat, y, name);
+  return y;
+}
+
+// [own tokens, all heads] -> [all tokens, own heads].
+Slice Forward::HeadsForTokens(Slice x, const std::string& name) {
+  const int64_t cp = parallel_.context(), own = x.shape.size[1] / cp, d = config_.head_dim;
+  const int64_t batch = options_.batch, part = local_sequence();
+  const Slice dense = DenseCopy(x, name + ".dense");
+  const Slice sent =
+      Exchange(Permute(dense, {batch * part, cp, own, d}, name + ".by_rank"), name + ".exchanged");
+  const Slice all = Permute(sent, {cp, batch, part, own * d}, name + ".by_sequence");
+  return Reshape(Flat(all), {batch * options_.sequence, own, d});
+}
+
+// The way back.
+Slice Forward::TokensForHeads(Slice x, const std::string& name) {
+  const int64_t cp = parallel_.context(), d = config_.head_dim;
+  const int64_t batch = options_.batch, part = local_sequence();
+  const int64_t own = x.shape.RowElements() / d;
+  const Slice sent =
+      Exchange(Permute(x, {batch, cp, part, own * d}, name + ".by_rank"), name + ".exchanged");
+  const Slice all = Permute(sent, {cp, batch * part, own, d}, name + ".by_token");
+  return Reshape(Flat(all), {tokens(), cp * own * d});
+}
+
+}  // namespace terrace::compiler

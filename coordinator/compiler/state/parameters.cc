@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/state/parameters.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/compiler/state/partition.h"
+#include "coordinator/compiler/state/tiles.h"
+#include "coordinator/compiler/tiers/tiers.h"
+#include "kernels/format.h"
+
+namespace terrace::compiler {
+namespace {
+
+// Every parameter starts on a cache line.
+constexpr int64_t kAlignElements = 64 / sizeof(float);
+
+int64_t AlignUp(int64_t elements, int64_t alignment) {
+  return (elements + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+struct MomentFields {
+  const char* name;
+  const char* scales_name;
+  int Unit::*home;
+  int Unit::*scales_home;
+  int Parameter::*view;
+  int Parameter::*scales_view;
+};
+
+namespace {
+
+constexpr MomentFields kFirstMoment = {"adam_m",           "adam_m_scales",
+                                       &Unit::adam_m,      &Unit::adam_m_scales,
+                                       &Parameter::adam_m, &Parameter::adam_m_scales};
+constexpr MomentFields kSecondMoment = {"adam_v",           "adam_v_scales",
+                                        &Unit::adam_v,      &Unit::adam_v_scales,
+                                        &Parameter::adam_v, &Parameter::adam_v_scales};
+
+// Which of the stage's chunks uses the tensor.
+int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
+  const bool embedding =
+      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+  const auto it = std::find_if(chunks.begin(), chunks.end(), [&](const ChunkRange& chunk) {
+    if (tensor.layer >= 0) return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
+    return embedding ? chunk.first : chunk.last;
+  });
+  return static_cast<int>(it - chunks.begin());
+}
+
+// Weights that are brought to the device for each use, and are not shared by products.
+bool MayTile(const Parallel& parallel, const ParametersOptions& options) {
+  if (parallel.tensor() > 1) return false;
+  return parallel.zero == 3 || (parallel.zero == 0 && OffDevice(options.offload.parameter()));
+}
+
+std::string UnitName(const Parameter& parameter) {
+  if (parameter.layer != kNone) return absl::StrCat("layer", parameter.layer);
+  if (parameter.tile.begin > 0) return absl::StrCat("head.tile", parameter.tile.begin);
+  switch (parameter.first().role) {
+    case TensorRole::kTokenEmbedding:
+    case TensorRole::kPositionEmbedding:
+      return parameter.copy ? "tied" : "embedding";
+    default:
+      return "head";
+  }
+}
+
+// Sharded, parameters may share a region only when their gradients take the same way and the
+// optimizer treats them alike. Norms and biases of all layers of a chunk are one unit: alone they
+// would be many small messages.
+std::string ShardedUnitName(const Parameter& parameter, bool several_chunks) {
+  std::string name = parameter.decays() ? UnitName(parameter) : "vectors";
+  if (parameter.tile.size > 0) return parameter.name();
+  if (!parameter.decays() && several_chunks) absl::StrAppend(&name, ".chunk", parameter.chunk);
+  if (parameter.first().role == TensorRole::kPositionEmbedding) name = "positions";
+  if (parameter.sums.tensor) {
+    name += ".summed";
+  } else if (parameter.sums.tensor_block) {
+    name += ".kv";
+  } else if (!parameter.decays() && parameter.sums.copies > 1) {
+    name += ".whole";  // the others hold shares
+  }
+  return name;
+}
+
+}  // namespace
+
+int64_t Parameter::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::string Parameter::name() const {
+  return tile.size > 0 ? absl::StrCat(first().name, ".tile", tile.begin) : first().name;
+}
+
+bool Parameter::streamed() const { return decays() && elements() >= StreamedElements(dtype); }
+
+Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks,
+                       const Parallel& parallel, const ParametersOptions& options, Graph* graph)
+    : parallel_(parallel),
+      tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0),
+      matrices_(options.matrices),
+      gradients_(options.gradients),
+      precisions_(options.precisions),
+      rounds_(options.round),
+      has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr),
+      tied_(model.config.tied_embeddings),
+      moments_(options.with_optimizer ? options.moments : kernels::DType::kF32),
+      moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
+      gathers_(options.gathers) {
+  const bool sharded = parallel.zero > 0;
+  Group(model, chunks);
+  MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
+  if (rounds_) ChooseTypes();
+  ChooseTiers(options);
+  Place(sharded, options, graph);
+}
+
+void Parameters::Group(const Model& model, const std::vector<ChunkRange>& chunks) {
+  const auto on = [&](auto predicate) {
+    return std::any_of(chunks.begin(), chunks.end(), predicate);
+  };
+  const bool first = on([](const ChunkRange& chunk) { return chunk.first; });
+  const bool last = on([](const ChunkRange& chunk) { return chunk.last; });
+  std::map<const Tensor*, bool> taken;
+  for (const Tensor& tensor : model.tensors) {
+    if (taken[&tensor]) continue;
+    if (tensor.layer >= 0) {
+      const bool here = on([&](const ChunkRange& chunk) {
+        return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
+      });
+      if (here) AddParameter(model, tensor, chunks, /*copy=*/false, &taken);
+      continue;
+    }
+    const bool embedding =
+        tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+    const bool tied = tensor.role == TensorRole::kTokenEmbedding && model.config.tied_embeddings;
+    if (embedding ? first : last) AddParameter(model, tensor, chunks, /*copy=*/false, &taken);
+    if (tied && last && !first) AddParameter(model, tensor, chunks, /*copy=*/true, &taken);
+  }
+}
+
+void Parameters::AddParameter(const Model& model, const Tensor& tensor,
+                              const std::vector<ChunkRange>& chunks, bool copy,
+                              std::map<const Tensor*, bool>* taken) {
+  Parameter parameter = {
+      .layer = static_cast<int>(tensor.layer), .chunk = ChunkOf(tensor, chunks), .copy = copy};
+  std::vector<const Tensor*> tensors = {&tensor};
+  for (TensorRole role : StoredWith(tensor.role, parallel_)) {
+    const Tensor* next = model.Find(role, tensor.layer);
+    if (next == nullptr) continue;
+    tensors.push_back(next);
+    (*taken)[next] = true;
+  }
+  Partition(model.config, tensors, parallel_, &parameter);
+  if (parameter.decays()) {
+    parameter.dtype = matrices_;
+    parameter.gradient = gradients_;
+  }
+  by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
+  if (tile_bytes_ == 0 || !IsTiled(tensor.role)) {
+    all_.push_back(std::move(parameter));
+    return;
+  }
+  for (Parameter& tile : CutIntoTiles(model.config, parameter, tile_bytes_))
+    all_.push_back(std::move(tile));
+}
+
+std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apart) const {
+  std::string name = UnitName(parameter);
+  const bool apart =
+      rounds_ || matrices_ != kernels::DType::kF32 || moments_ != kernels::DType::kF32;
+  if (apart && !parameter.decays()) return name + ".vectors";
+  if (small_apart && !parameter.streamed()) name += ".small";
+  return name;
+}
+
+void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) {
+  std::map<std::string, int> by_name;
+  for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
+    Parameter& parameter = all_[i];
+    std::string name = sharded ? ShardedUnitName(parameter, several_chunks)
+                               : WholeUnitName(parameter, small_apart);
+    // A unit has one type.
+    const bool exact = ReadAs(parameter) == parameter.dtype;
+    if (rounds_ && parameter.layer != kNone && parameter.decays() && exact) name += ".exact";
+    const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
+    if (is_new) {
+      units_.push_back({.name = name,
+                        .sums = parameter.sums,
+                        .decays = parameter.decays(),
+                        .dtype = parameter.dtype,
+                        .master_dtype = parameter.dtype,
+                        .gradient = parameter.gradient,
+                        .moment_dtype = parameter.decays() ? moments_ : kernels::DType::kF32,
+                        .tile = sharded && parameter.tile.size > 0});
+    }
+    Unit& unit = units_[it->second];
+    parameter.unit = it->second;
+    parameter.offset =
+        AlignUp(unit.elements, !sharded && parameter.streamed() ? PageElements(parameter.dtype)
+                                                                : AlignElements(unit.decays));
+    unit.elements = parameter.offset + parameter.elements();
+    unit.parameters.push_back(i);
+  }
+  if (!sharded) return;
+  for (Unit& unit : units_) {
+    const int64_t shards = parallel_.shards();
+    const int64_t share = (unit.elements + shards - 1) / shards;
+    const int64_t page = PageElements(unit.master_dtype);
+    unit.shard_elements =
+        AlignUp(share, unit.decays && share >= page ? page : AlignElements(unit.decays));
+    unit.elements = unit.shard_elements * shards;
+  }
+}
+
+// With ZeRO where shards end decides in which order ranks sum, so that it does not depend on what
+// is rounded or rests elsewhere.
+int64_t Parameters::PageElements(kernels::DType master) const {
+  const bool both = parallel_.zero > 0 || rounds_;
+  return std::max({StreamedElements(master), StreamedElements(moments_),
+                   StreamedElements(gradients_), both ? StreamedElements(precisions_.rounded) : 0});
+}
+
+int64_t Parameters::AlignElements(bool decays) const {
+  return decays && moment_block_ > 0 ? std::max(kAlignElements, kernels::kInt8Block)
+                                     : kAlignElements;
+}
+
+bool Parameters::IsWhole(const Unit& unit, const ParametersOptions& options) const {
+  return parallel_.zero < 3 || !unit.decays || unit.elements < options.persistent_elements;
+}
+
+// Master weights that passes do not read rest with the moments.
+void Parameters::ChooseTiers(const ParametersOptions& options) {
+  TierChooser optimizer(options.offload.optimizer()), parameter(options.offload.parameter());
+  for (Unit& unit : units_) {
+    const Parameter& first = all_[unit.parameters[0]];
+    const int64_t elements = unit.shard_elements > 0 ? unit.shard_elements : unit.elements;
+    const bool streamed =
+        unit.shard_elements > 0
+            ? unit.shard_elements % PageElements(unit.master_dtype) == 0 && unit.decays
+            : first.streamed();
+    if (!streamed) continue;
+    const bool whole = unit.shard_elements > 0 && IsWhole(unit, options);
+    unit.optimizer_tier = optimizer.Next(elements);
+    unit.weight_tier = whole ? unit.optimizer_tier : parameter.Next(elements);
+    unit.master_tier = unit.rounds() ? unit.optimizer_tier : unit.weight_tier;
+    // The page that the last parameter ends on.
+    const bool leaves = unit.optimizer_tier != v1::DEVICE || unit.weight_tier != v1::DEVICE;
+    if (leaves && unit.shard_elements == 0)
+      unit.elements = AlignUp(unit.elements, PageElements(unit.master_dtype));
+  }
+}
+
+// Rows of two tables are added before they are rounded, so these stay as they are.
+kernels::DType Parameters::ReadAs(const Parameter& parameter) const {
+  const TensorRole role = parameter.first().role;
+  const bool added = has_positions_ && (role == TensorRole::kTokenEmbedding ||
+                                        role == TensorRole::kPositionEmbedding);
+  const kernels::DType type = precisions_.ReadAs(role, parameter.layer, tied_);
+  const bool shorter = kernels::SizeOf(type) < kernels::SizeOf(parameter.dtype);
+  return parameter.decays() && !added && shorter ? type : parameter.dtype;
+}
+
+void Parameters::ChooseTypes() {
+  for (Unit& unit : units_) unit.dtype = ReadAs(all_[unit.parameters[0]]);
+}
+
+void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* graph) {
+  const auto region = [&](const char* kind, v1::Tier tier, const Unit& unit, kernels::DType dtype) {
+    return AddRegion(kind, v1::PARAMETER, tier, unit, dtype,
+                     sharded ? unit.shard_elements : unit.elements, graph);
+  };
+  for (Unit& unit : units_) {
+    if (!sharded) {
+      unit.weights = region("weights", unit.master_tier, unit, unit.master_dtype);
+      AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
+      if (!unit.rounds()) continue;
+      unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
+      AddViews(&Parameter::rounded, "rounded", unit, unit.rounded, graph);
+    } else if (IsWhole(unit, options)) {
+      unit.weights =
+          AddRegion("weights", v1::PARAMETER, v1::DEVICE, unit, unit.dtype, unit.elements, graph);
+      AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
+    }
+  }
+  if (!options.with_optimizer) return;
+  if (!sharded) {
+    for (Unit& unit : units_) PlaceMoment(kFirstMoment, &unit, graph);
+    for (Unit& unit : units_) PlaceMoment(kSecondMoment, &unit, graph);
+    return;
+  }
+  for (Unit& unit : units_) {
+    unit.master = region("master", unit.master_tier, unit, unit.master_dtype);
+    if (unit.rounds() && unit.weights == kNone)
+      unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
+    PlaceMoment(kFirstMoment, &unit, graph);
+    PlaceMoment(kSecondMoment, &unit, graph);
+  }
+}
+
+// Where it is on NVMe its scales are on the host: few, and no pages.
+void Parameters::PlaceMoment(const MomentFields& moment, Unit* unit, Graph* graph) {
+  const bool sharded = unit->shard_elements > 0;
+  const int64_t elements = sharded ? unit->shard_elements : unit->elements;
+  const int home = AddRegion(moment.name, v1::OPTIMIZER, unit->optimizer_tier, *unit,
+                             unit->moment_dtype, elements, graph);
+  int scales = kNone;
+  if (unit->in_blocks()) {
+    const v1::Tier tier = unit->optimizer_tier == v1::NVME ? v1::HOST : unit->optimizer_tier;
+    scales = AddRegion(moment.scales_name, v1::OPTIMIZER, tier, *unit, kernels::DType::kF32,
+                       BlocksOf(elements, moment_block_), graph);
+  }
+  if (sharded) {
+    unit->*moment.home = home;
+    unit->*moment.scales_home = scales;
+    return;
+  }
+  AddViews(moment.view, moment.name, *unit, home, graph);
+  if (scales != kNone) AddScaleViews(moment.scales_view, moment.scales_name, *unit, scales, graph);
+}
+
+int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
+                          kernels::DType dtype, int64_t elements, Graph* graph) const {
+  return graph->Add({.name = absl::StrCat(kind, ".", unit.name),
+                     .cls = cls,
+                     .dtype = dtype,
+                     .shape = {elements},
+                     .lifetime = v1::PERSISTENT,
+                     .tier = tier});
+}
+
+void Parameters::AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
+                          Graph* graph) {
+  for (int i : unit.parameters) {
+    Parameter& parameter = all_[i];
+    parameter.*kind = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
+                                  .cls = graph->values[region].cls,
+                                  .dtype = graph->values[region].dtype,
+                                  .shape = parameter.shape,
+                                  .lifetime = v1::PERSISTENT,
+                                  .inside = region,
+                                  .inside_offset = parameter.offset,
+                                  .parameter = i});
+  }
+}
+
+void Parameters::AddScaleViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
+                               Graph* graph) {
+  for (int i : unit.parameters) {
+    Parameter& parameter = all_[i];
+    parameter.*kind = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
+                                  .cls = v1::OPTIMIZER,
+                                  .shape = {BlocksOf(parameter.elements(), moment_block_)},
+                                  .lifetime = v1::PERSISTENT,
+                                  .inside = region,
+                                  .inside_offset = parameter.offset / moment_block_,
+                                  .parameter = i});
+  }
+}
+
+int Parameters::Find(TensorRole role, int layer) const {
+  const auto it = by_role_.find({role, layer});
+  return it == by_role_.end() ? kNone : it->second;
+}
+
+}  // namespace terrace::compiler

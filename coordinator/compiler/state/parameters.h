@@ -1,0 +1,218 @@
+// The trainable memory of a stage: which part of which tensor lies where, with its optimizer state.
+//
+// Tensors whose products share their input (q, k, v; gate, up) lie next to each other and form one
+// parameter, so that one product computes all of them. Checkpoints see single tensors through the
+// state manifest.
+//
+// Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053): the first product of a block is split
+// by its outputs, the second by its inputs, tables by the vocabulary; the rest is whole on every
+// rank.
+//
+// Without ZeRO the parameters of a layer share one buffer a kind (weights, adam_m, adam_v), norms
+// and biases another where their weights are of another type than the matrices'. With it
+// (Rajbhandari et al. 2020, arXiv 1910.02054) parameters of one kind form a unit, a region that all
+// ranks of the "shard" group hold together: each has its own piece of master weights and moments,
+// and the whole weights either always (stage 1, 2 and small units of stage 3) or gathered for each
+// use.
+//
+// With layout.parameter_format bf16 or f16 matrices have 16 bits where passes read them (mixed
+// precision, Micikevicius et al. 2017, arXiv 1710.03740), and the f32 master that they are rounded
+// from lies with the moments. Products would round it so themselves, so no number changes; matrices
+// of products in another precision stay as their masters are.
+//
+// With layout.moments_format bf16 or int8 moments of matrices rest in that (kernels/format.h). The
+// scales of int8 blocks lie in buffers of their own; matrices begin and shards end on a block
+// (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
+//
+// What rests off the device (tiers.h): a unit's moments, with its master where that is rounded or
+// what is whole is gathered from it; and the weights that are brought for each use.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/compiler/graph/graph.h"
+#include "coordinator/compiler/state/groups.h"
+#include "coordinator/compiler/state/precision.h"
+#include "coordinator/model/model.h"
+
+namespace terrace::compiler {
+
+// The rectangle of a tensor that this rank holds (v1::StateRange), in a parameter.
+struct Part {
+  const Tensor* tensor = nullptr;
+  int64_t row = 0, rows = 0, column = 0, columns = 0;  // of tensor index 0
+  v1::StateRange::Split split = v1::StateRange::WHOLE;
+  int64_t offset = 0;  // elements from the parameter's first
+  int64_t row_stride = 0;
+};
+
+// Over which groups a gradient is summed besides the data-parallel ones, and how many ranks of the
+// group "model" hold the same elements.
+struct Sums {
+  bool tensor = false;        // each tensor-parallel rank has seen other tokens or heads
+  bool tensor_block = false;  // or other queries of the same key-value head
+  bool tied = false;          // another stage uses the weight as well
+  int copies = 1;
+  auto operator<=>(const Sums&) const = default;
+};
+
+// The outputs, or the inputs, of a product that a parameter holds the weights of (tiles.h).
+struct Tile {
+  int64_t begin = 0;
+  int64_t size = 0;  // 0: all of them
+  bool of_inputs = false;
+};
+
+struct Parameter {
+  std::vector<Part> parts;
+  Dims shape;  // of what this rank holds
+  int layer = kNone;
+  int chunk = 0;  // of the stage
+  int split_block = 1;
+  Sums sums;
+  bool copy = false;                            // another stage owns it
+  kernels::DType dtype = kernels::DType::kF32;  // of its weights as the optimizer updates them
+  kernels::DType gradient = kernels::DType::kF32;
+  Tile tile;
+  int tiles = 1;        // so many parameters, this one first, are one product's matrix in order
+  int weight = kNone;   // value; kNone when it is gathered for each use
+  int rounded = kNone;  // what passes read instead, where it is rounded without ZeRO
+  int adam_m = kNone;   // values of the same shape; kNone without an optimizer and with ZeRO
+  int adam_v = kNone;
+  int adam_m_scales = kNone;  // of moments in blocks
+  int adam_v_scales = kNone;
+  int unit = 0;
+  int64_t offset = 0;  // elements from the unit's start
+
+  const Tensor& first() const { return *parts[0].tensor; }
+  std::string name() const;  // of the first tensor, and which tile of it
+  // Weight decay acts on matrices and tables, not on norms and biases.
+  bool decays() const { return first().shape.size() >= 2; }
+  // May rest off the device (tiers.h).
+  bool streamed() const;
+  int64_t elements() const;
+};
+
+// Parameters whose memory is one region.
+struct Unit {
+  std::string name;
+  std::vector<int> parameters;           // ascending
+  int64_t elements = 0;                  // padding between parameters and at the end included
+  int weights = kNone;                   // value; kNone when it is gathered for each use
+  v1::Tier weight_tier = v1::DEVICE;     // where that rests which passes bring ...
+  v1::Tier master_tier = v1::DEVICE;     // ... what the optimizer updates ...
+  v1::Tier optimizer_tier = v1::DEVICE;  // ... and the moments
+  // With ZeRO: this rank's piece, elements / shards of it.
+  int64_t shard_elements = 0;
+  int master = kNone;
+  // The copy of the master in `dtype` that lasts from step to step (with ZeRO this rank's piece of
+  // it) and is rounded anew with each update. kNone when the whole weights are gathered once a step
+  // from pieces that are rounded for that.
+  int rounded = kNone;
+  int adam_m = kNone;
+  int adam_v = kNone;
+  int adam_m_scales = kNone;  // of moments in blocks
+  int adam_v_scales = kNone;
+  Sums sums;
+  bool decays = true;
+  kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
+  kernels::DType master_dtype = kernels::DType::kF32;  // of those that the optimizer updates
+  kernels::DType gradient = kernels::DType::kF32;
+  kernels::DType moment_dtype = kernels::DType::kF32;  // of both moments as they rest
+  bool tile = false;                                   // a tile of a matrix, alone
+
+  bool rounds() const { return dtype != master_dtype; }
+  bool in_blocks() const { return moment_dtype == kernels::DType::kU8; }
+};
+
+// Blocks of `block` elements that hold so many, the last perhaps fewer.
+constexpr int64_t BlocksOf(int64_t elements, int64_t block) {
+  return (elements + block - 1) / block;
+}
+
+struct MomentFields;  // of one of the two moments (parameters.cc)
+
+struct ParametersOptions {
+  bool with_optimizer = true;
+  int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
+  v1::Offload offload;
+  int64_t tile_bytes = 0;  // larger matrices that are brought for each use are tiled; 0: none
+  // The type of the matrices that the optimizer updates. Norms and biases are always f32.
+  kernels::DType matrices = kernels::DType::kF32;
+  Precisions precisions;                            // of products
+  bool round = false;                               // layout.parameter_format says so
+  kernels::DType gradients = kernels::DType::kF32;  // of matrices; layout.gradient_format
+  kernels::DType moments = kernels::DType::kF32;    // of matrices; layout.moments_format
+  const kernels::FormatRow* gathers = nullptr;      // layout.gather_format; null: as they are read
+  int64_t moment_block = 0;                         // of moments in U8
+};
+
+// Thread-compatible: plain data.
+class Parameters {
+ public:
+  // Those of the given model chunks. Adds the values to `graph`. Borrows the model.
+  Parameters(const Model& model, const std::vector<ChunkRange>& chunks, const Parallel& parallel,
+             const ParametersOptions& options, Graph* graph);
+
+  const std::vector<Parameter>& all() const { return all_; }
+  const std::vector<Unit>& units() const { return units_; }
+  // Whether the optimizer updates any that are shorter than f32.
+  bool has_short() const { return matrices_ != kernels::DType::kF32; }
+  // Elements of a moment in U8 that share a scale; 0: there are no such moments.
+  int64_t moment_block() const { return moment_block_; }
+  // The type of the tensor's moments; the tensor may be on another stage.
+  kernels::DType MomentsOf(const Tensor& tensor) const {
+    return tensor.shape.size() >= 2 ? moments_ : kernels::DType::kF32;
+  }
+  // How the weights of a unit travel that is gathered for each use: null as passes read them.
+  const kernels::FormatRow* GathersOf(const Unit& unit) const {
+    return unit.decays && !unit.tile && unit.weights == kNone ? gathers_ : nullptr;
+  }
+  // Index of the parameter that starts with the tensor of this role; kNone when there is none.
+  int Find(TensorRole role, int layer = kNone) const;
+
+ private:
+  void Group(const Model& model, const std::vector<ChunkRange>& chunks);
+  void AddParameter(const Model& model, const Tensor& tensor, const std::vector<ChunkRange>& chunks,
+                    bool copy, std::map<const Tensor*, bool>* taken);
+  void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
+  std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
+  void ChooseTiers(const ParametersOptions& options);
+  void ChooseTypes();
+  // The type that passes read the matrix in, where weights are rounded.
+  kernels::DType ReadAs(const Parameter& parameter) const;
+  bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
+  // Elements of whole pages of all types that a unit may have.
+  int64_t PageElements(kernels::DType master) const;
+  // Parameters of a unit and shards of it begin at multiples of at least so many elements.
+  int64_t AlignElements(bool decays) const;
+  void Place(bool sharded, const ParametersOptions& options, Graph* graph);
+  // Places one of the two moments of a unit, and the scales of its blocks if it has any.
+  void PlaceMoment(const MomentFields& moment, Unit* unit, Graph* graph);
+  int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
+                kernels::DType dtype, int64_t elements, Graph* graph) const;
+  void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region, Graph* graph);
+  void AddScaleViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
+                     Graph* graph);
+
+  const Parallel& parallel_;
+  const int64_t tile_bytes_;
+  const kernels::DType matrices_, gradients_;
+  const Precisions precisions_;
+  const bool rounds_, has_positions_, tied_;
+  const kernels::DType moments_;
+  const int64_t moment_block_;
+  const kernels::FormatRow* const gathers_;
+  std::vector<Parameter> all_;  // in the order of the forward pass
+  std::vector<Unit> units_;
+  std::map<std::pair<TensorRole, int>, int> by_role_;
+};
+
+}  // namespace terrace::compiler
