@@ -1,6 +1,6 @@
 // Pieces of SVG that can stand alone, inside a page or beside each other in a larger picture, and
 // what all pictures agree on: their width, what the colours mean. How numbers are written:
-// proto/words.h.
+// base/text/number_format.h.
 //
 // Pure. Thread-safe: no state.
 //

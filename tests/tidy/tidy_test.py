@@ -36,6 +36,20 @@ LIBRARIES = {
 BANNED = [r"\bTODO\b", r"\bFIXME\b", r"\bXXX\b", r"ifdef TESTING", r"FRIEND_TEST", r"using namespace std;"]
 
 
+# From the root. Neither patterns nor what tests and builds make.
+PATHS = r"(?<![\w/.${}-])((?:base|kernels|proto|coordinator|worker|client|deploy|tests|docs|cmake)/[\w/.-]*\w)(?![\w*-])"
+# Pages that say what was, not what is.
+HISTORY = re.compile(r"^(CHANGELOG\.md|docs/decisions/|tests/bench/results/)")
+
+
+def known_paths(names):
+    """Files, files without their ending (a unit), and folders."""
+    known = set(names) | {name.rsplit(".", 1)[0] for name in names}
+    for name in names:
+        known.update(str(parent) for parent in pathlib.PurePath(name).parents)
+    return known
+
+
 def tracked():
     out = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / line for line in out.splitlines() if line]
@@ -85,6 +99,16 @@ def check_folders(names, report):
             report(folder, 1, f"{count} files, at most {MAX_FILES} lie in one folder: give a part of them a room")
 
 
+def check_references(name, lines, known, report):
+    """A path of ours in a page or a comment leads somewhere."""
+    for number, line in enumerate(lines, 1):
+        if not name.endswith(".md") and not re.match(r"\s*(//|#)", line):
+            continue
+        for path in re.findall(PATHS, line):
+            if path not in known and not path.endswith(".pb.h"):
+                report(name, number, f"there is no {path}")
+
+
 def inside_raw_literal(lines, number):
     before = "\n".join(lines[: number - 1])
     return before.count('R"') > len(re.findall(r'\)\w*"', before))
@@ -94,12 +118,18 @@ def main():
     layers = read_layers()
     problems = []
     report = lambda name, number, rule: problems.append(f"{name}:{number}: {rule}")
-    check_folders([str(path.relative_to(ROOT)) for path in tracked()], report)
+    names = [str(path.relative_to(ROOT)) for path in tracked()]
+    known = known_paths(names)
+    check_folders(names, report)
     for path in tracked():
         name = str(path.relative_to(ROOT))
-        if path.suffix not in SOURCE or not path.exists():
+        if path.suffix not in SOURCE | {".md"} or not path.exists():
             continue
         lines = path.read_text().splitlines()
+        if not HISTORY.match(name):
+            check_references(name, lines, known, report)
+        if path.suffix == ".md":
+            continue
         if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:30]):
             report(name, 1, "no SPDX licence tag")
         if path.suffix in {".h", ".cuh"} and "#pragma once" not in lines and not name.endswith("-inl.h"):
