@@ -7,7 +7,7 @@
 // runs out; then all that are wholly free go back and the request is tried once more. Where
 // segments expand (policy.h) each stream has one a pool: it grows where it must, without moving
 // anything, and gives back every page that is free. It never looks into the memory: with
-// CountedSegments it tells what a run would reserve. Figures: docs/memory.md.
+// CountedSegments it tells what a run would reserve. Figures: docs/allocators.md.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,6 +1,6 @@
 // Greedy packing: items go one after the other to the lowest offset that is free during their life.
 // The order decides how well that works; these are the orders, the likeliest winners first
-// (docs/memory.md says which wins where).
+// (docs/packing.md says which wins where).
 //
 // In: a problem and an order. Out: offsets. Deterministic: integer keys, ties by index. Items that
 // live in every slot always come first: they can lie nowhere better. Thread-safe: no state.

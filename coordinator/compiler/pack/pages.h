@@ -1,4 +1,4 @@
-// Packs the buffers of one arena with pages at second addresses (docs/memory.md), where offsets in
+// Packs the buffers of one arena with pages at second addresses (docs/packing.md), where offsets in
 // one piece each leave too much unused.
 //
 // In: for each problem (sequences share an arena) its items and their offsets in one piece each,
