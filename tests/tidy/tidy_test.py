@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Style as a test: who may include whom, forbidden libraries, how many files a folder has, line length, banned words, one
-licence tag a file.
+"""Style as a test: who may include whom, forbidden libraries, how many files a folder has, line length of sources and pages,
+banned words, one licence tag a file.
 
 Prints every violation as file:line: rule, and exits 1 if there is one.
 """
@@ -13,6 +13,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCE = {".h", ".cc", ".cu", ".cuh"}
 MAX_LINE = 100
+# Of prose in a page. Tables, code, headings, quotations of HTML and what has no space to break at may be longer.
+MAX_PAGE_LINE = 110
 # Of a folder of the product; kernels are many and alike.
 MAX_FILES = 40
 MANY_FILES = {"kernels/cpu", "kernels/cuda"}
@@ -109,6 +111,32 @@ def check_references(name, lines, known, report):
                 report(name, number, f"there is no {path}")
 
 
+def prose(lines):
+    """(number, line) of what a page's renderer would break into lines of its own: no headings, tables or code."""
+    fenced, code, in_list, after_blank = False, False, False, True
+    for number, line in enumerate(lines, 1):
+        starts_block, after_blank = after_blank, not line.strip()
+        if re.match(r"\s*(```|~~~)", line):
+            fenced = not fenced
+        elif fenced or after_blank:
+            continue
+        elif line.startswith(" " * (8 if in_list else 4)) and (code or starts_block):
+            code = True
+        elif not re.match(r" {0,3}(\||#|<)", line):
+            code = False
+            in_list = bool(re.match(r"\s*([-*+]|\d+[.)])\s", line)) or (in_list and line.startswith(" "))
+            yield number, line
+
+
+def check_width(name, lines, report):
+    # A link and a span of code are broken nowhere.
+    atom = r"!?\[[^\]]*\]\([^)]*\)\S*|`[^`]*`\S*|\S+"
+    for number, line in prose(lines):
+        text = re.sub(r"^\s*([-*+]|\d+[.)])\s+", "", line)
+        if len(line) > MAX_PAGE_LINE and len(re.findall(atom, text)) > 1:
+            report(name, number, f"longer than {MAX_PAGE_LINE} columns: wrap it")
+
+
 def inside_raw_literal(lines, number):
     before = "\n".join(lines[: number - 1])
     return before.count('R"') > len(re.findall(r'\)\w*"', before))
@@ -129,6 +157,7 @@ def main():
         if not HISTORY.match(name):
             check_references(name, lines, known, report)
         if path.suffix == ".md":
+            check_width(name, lines, report)
             continue
         if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:30]):
             report(name, 1, "no SPDX licence tag")
