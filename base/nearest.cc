@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
+
+#include "absl/strings/str_join.h"
 
 namespace terrace {
 namespace {
 
-constexpr size_t kMaxLength = 128;  // longer words are never near anything
+// Longer words are never near anything; hostile ones may not cost a square of megabytes.
+constexpr size_t kMaxLength = 128;
+constexpr size_t kShown = 3;
 
 // Optimal string alignment distance, three rows at a time.
 size_t Distance(std::string_view a, std::string_view b) {
@@ -47,6 +52,21 @@ std::string_view Nearest(std::string_view word, const std::vector<std::string_vi
     }
   }
   return best;
+}
+
+std::string NearestNames(std::string_view wanted, const std::vector<std::string>& names) {
+  std::vector<std::pair<size_t, std::string_view>> ranked;
+  ranked.reserve(names.size());
+  for (const std::string& name : names) {
+    const size_t distance =
+        Distance(wanted.substr(0, kMaxLength), std::string_view(name).substr(0, kMaxLength));
+    ranked.emplace_back(distance, name);
+  }
+  const size_t shown = std::min(kShown, ranked.size());
+  std::partial_sort(ranked.begin(), ranked.begin() + shown, ranked.end());
+  ranked.resize(shown);
+  return absl::StrJoin(ranked, ", ",
+                       [](std::string* out, const auto& item) { out->append(item.second); });
 }
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// "Did you mean": the known word nearest to a mistyped one. Pure and thread-safe.
+// "Did you mean": the known words nearest to a mistyped one. Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,5 +13,9 @@ namespace terrace {
 // is ignored), or empty when none is nearer than about a third of the word's length. Ties: the
 // first.
 std::string_view Nearest(std::string_view word, const std::vector<std::string_view>& candidates);
+
+// Up to three of `names`, the nearest first and however far, as text: "a, b, c"; "" when `names` is
+// empty.
+std::string NearestNames(std::string_view wanted, const std::vector<std::string>& names);
 
 }  // namespace terrace

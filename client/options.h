@@ -87,7 +87,7 @@ struct SubmitOptions {
 struct PlanOptions {
   std::string spec_path;
   std::string profile;  // file that `terrace profile -o json` wrote; empty: what is kept
-  std::string cluster;  // on paper: "h100x8:128" or the path of a file; empty: what is here
+  std::string cluster;  // what-if hardware: "h100x8:128" or the path of a file; empty: what is here
   std::string html, svg, trace;  // files to write; empty: none
   std::string by;                // "layer", or empty
 };

@@ -54,7 +54,7 @@ absl::StatusOr<v1::Evaluation> EvaluateThere(const GlobalOptions& global,
   request.set_base_directory(spec.base_directory());
   request.set_seconds(options.seconds);
   request.set_brief(options.brief);
-  EvaluationShown shown(isatty(STDERR_FILENO) == 1);
+  EvaluationProgressLine shown(isatty(STDERR_FILENO) == 1);
   return (*connection)->Evaluate(request, [&shown](const v1::EvaluationProgress& progress) {
     shown.Show(progress);
   });

@@ -125,7 +125,8 @@ class CommandLine {
     plan->add_option("--profile", plan_.profile,
                      "File with this machine's profile, as `terrace profile -o json` prints it");
     plan->add_option("--cluster", plan_.cluster,
-                     "Plan on paper: DEVICExN:NODES, such as h100x8:128, or a cluster.yaml")
+                     "Plan for hardware that is not here: DEVICExN:NODES, such as h100x8:128, or a "
+                     "cluster.yaml")
         ->excludes("--profile");
     AddBy(plan, plan_.by);
     plan->add_option("--html", plan_.html, "Write a page about the plan");

@@ -55,9 +55,9 @@ void PrintPlan(const GlobalOptions& global, const v1::Job& job) {
 
 // Beside the watching: turns Ctrl-C into cancellations, and ends a job whose local coordinator or
 // worker has died, for it would wait for ever.
-class Guard {
+class ForegroundWatch {
  public:
-  Guard(const GlobalOptions& global, LocalCluster& cluster, std::string job)
+  ForegroundWatch(const GlobalOptions& global, LocalCluster& cluster, std::string job)
       : global_(global), cluster_(cluster), job_(std::move(job)), thread_([this] { Watch(); }) {}
 
   // Ends the guarding; whether all local processes lived so long.
@@ -105,7 +105,7 @@ class Guard {
 // Shows the job's events until it has ended. The number of steps seen.
 absl::StatusOr<int64_t> WatchToEnd(const GlobalOptions& global, LocalCluster& cluster,
                                    const std::string& id, LiveDisplay& display, RunLogs& logs) {
-  Guard guard(global, cluster, id);
+  ForegroundWatch guard(global, cluster, id);
   SystemClock clock;
   int64_t steps = 0;
   v1::WatchJobRequest request;

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "coordinator/cli/offline.h"
-#include "coordinator/cli/paper.h"
+#include "coordinator/cli/what_if.h"
 #include "coordinator/evaluation/evaluation.h"
 #include "coordinator/planning/plan_timer.h"
 #include "proto/drawing/evaluation_page.h"
@@ -25,12 +25,12 @@ absl::StatusOr<v1::Evaluation> Evaluate(const EvaluateOptions& options) {
   if (options.cluster.empty()) {
     ASSIGN_OR_RETURN(job, ReadJobHere(options.spec, options.profile));
   } else {
-    ASSIGN_OR_RETURN(JobOnPaper paper, ReadJobOnPaper(options.spec, options.cluster));
+    ASSIGN_OR_RETURN(WhatIfJob paper, ReadWhatIfJob(options.spec, options.cluster));
     job = {.spec = std::move(paper.spec), .budget = std::move(paper.budget)};
     remark = std::move(paper.why_not_runnable);
   }
   PlanTimer timer(options.seconds);
-  EvaluationShown shown(isatty(STDERR_FILENO) == 1);
+  EvaluationProgressLine shown(isatty(STDERR_FILENO) == 1);
   ASSIGN_OR_RETURN(
       v1::Evaluation evaluation,
       EvaluateJob(job.spec, job.budget,

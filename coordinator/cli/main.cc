@@ -25,9 +25,9 @@
 #include "coordinator/cli/evaluate_tool.h"
 #include "coordinator/cli/import_tool.h"
 #include "coordinator/cli/offline.h"
-#include "coordinator/cli/paper.h"
 #include "coordinator/cli/plan_files.h"
 #include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/what_if.h"
 #include "coordinator/hardware/cluster_file_keys.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planning/work.h"
@@ -96,7 +96,7 @@ void TellPerson(const std::string& words) {
 }
 
 absl::StatusOr<Prepared> PrepareSpec(const Options& options) {
-  if (!options.cluster.empty()) return PrepareOnPaper(options.spec, options.cluster, TellPerson);
+  if (!options.cluster.empty()) return PrepareWhatIf(options.spec, options.cluster, TellPerson);
   return PrepareFile(options.spec, options.profile, TellPerson);
 }
 
@@ -271,7 +271,8 @@ int Main(int argc, char** argv) {
   AddSpec(*plan, options);
   plan->add_option("--profile", options.profile,
                    "of this machine, as `terrace profile` printed it");
-  plan->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml")
+  plan->add_option("--cluster", options.cluster,
+                   "hardware that is not here: h100x8:128, or a cluster.yaml")
       ->excludes("--profile");
   plan->add_option("--html", options.files.html, "write a page about the plan");
   plan->add_option("--svg", options.files.svg, "write its picture alone");
@@ -282,7 +283,8 @@ int Main(int argc, char** argv) {
   AddSpec(*explain, options);
   explain->add_option("--sequence", options.sequence, "only this one: train, eval");
   explain->add_option("--stage", options.stage, "only this stage's program");
-  explain->add_option("--cluster", options.cluster, "on paper: h100x8:128, or a cluster.yaml");
+  explain->add_option("--cluster", options.cluster,
+                      "hardware that is not here: h100x8:128, or a cluster.yaml");
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
   bool of_cluster = false;
   schema->add_flag("--cluster", of_cluster, "of cluster.yaml instead");

@@ -161,7 +161,7 @@ absl::Status AddProfile(const v1::JobSpec& spec, const std::string& path, Budget
                        .memory_bytes = budget->profile.device_memory_bytes(),
                        .per_node = std::max<uint32_t>(1, budget->ranks / budget->nodes)};
   budget->profile = RatesOf(gpu, budget->profile);
-  budget->external_bytes = PaperOverheadBytes(gpu);
+  budget->external_bytes = WhatIfOverheadBytes(gpu);
   if (spec.resources().device_memory() == 0)
     budget->device_memory_bytes = budget->profile.device_memory_bytes();
   return absl::OkStatus();
@@ -194,7 +194,7 @@ absl::StatusOr<JobHere> ReadJobHere(const std::string& spec_path, const std::str
 }
 
 absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path, const std::string& profile_path,
-                                     const TellTried& tell) {
+                                     const TellProgress& tell) {
   ASSIGN_OR_RETURN(const JobHere job, ReadJobHere(spec_path, profile_path));
   return PrepareAnyway(job.spec, job.budget, tell);
 }

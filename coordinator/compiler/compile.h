@@ -7,7 +7,7 @@
 //   step.h        the sequences "train" (one a bucket), "eval", "infer", "restore", made of:
 //     stage.h       one pass of a micro-batch over a chunk, with what it receives and sends
 //     forward.h     its forward pass, split over tensor- and context-parallel ranks
-//     recompute.h   what of it is computed again before
+//     recompute.h   what of it is recomputed before
 //     autodiff.h    its backward pass, one rule per op
 //     reduction.h   gradients summed over ranks while backward still runs (buckets.h, ZeRO)
 //     insertions.h  fetches moved ahead of their use

@@ -103,14 +103,14 @@ class Reducer {
   }
 
   // The gradients that rest off the device. REQUIRES: Finish was called.
-  std::vector<Leaving> Leave() const {
-    std::vector<Leaving> leaving;
+  std::vector<Offloaded> OffloadedGradients() const {
+    std::vector<Offloaded> offloaded;
     for (const Reduced& reduced : reduced_) {
       if (reduced.tier == v1::DEVICE) continue;
-      leaving.push_back(
+      offloaded.push_back(
           {.value = reduced.value, .tier = reduced.tier, .needed_after = !reduced.used_up});
     }
-    return leaving;
+    return offloaded;
   }
 
   // The gradients that an update has read already. REQUIRES: Finish was called.
@@ -400,10 +400,10 @@ Reduction ReduceGradients(const StageContext& context, const GradientScopes& sco
   builder->phase = v1::OPTIMIZER_STEP;
   reduction.squares = reducer.Finish();
   reduction.used_up = reducer.UsedUp();
-  std::vector<Leaving> leaving =
-      LeavingActivations(builder->graph(), builder->nodes(), context.layout.offload().activation());
-  for (const Leaving& gradient : reducer.Leave()) leaving.push_back(gradient);
-  reduction.homes = LeaveDevice(leaving, context.layout.chunk_bytes(), builder);
+  std::vector<Offloaded> offloaded = OffloadedActivations(builder->graph(), builder->nodes(),
+                                                          context.layout.offload().activation());
+  for (const Offloaded& gradient : reducer.OffloadedGradients()) offloaded.push_back(gradient);
+  reduction.homes = OffloadValues(offloaded, context.layout.chunk_bytes(), builder);
   return reduction;
 }
 

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "coordinator/compiler/stage.h"
-#include "coordinator/compiler/tiers/leave.h"
+#include "coordinator/compiler/tiers/offload.h"
 
 namespace terrace::compiler {
 

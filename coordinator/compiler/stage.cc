@@ -69,7 +69,7 @@ void StagePasses::BeginPass(v1::Phase phase, int chunk) {
   run_ = run;
   if (builder_.goes_on) return;
   forward_.reset();
-  brought_.clear();
+  prefetched_.clear();
 }
 
 // Evaluation runs no passes of the schedule, and holds what it sends to the end.
@@ -82,7 +82,7 @@ int StagePasses::DoneBy() const {
 
 // The residual stream from the chunk before: of this stage, or received.
 Slice StagePasses::Enter(int micro_batch, int model_chunk, Forward* forward) {
-  const Place before = PlaceOf(context_.shape, model_chunk - 1);
+  const StageChunk before = StageChunkOf(context_.shape, model_chunk - 1);
   if (before.stage == context_.stage) return FlightOf(micro_batch, before.chunk).output;
   const Slice x = forward->NewResidual(absl::StrCat("x.chunk", model_chunk));
   builder_.Receive(context_.parallel.groups.forward, before.stage, x, "receive x");
@@ -90,7 +90,7 @@ Slice StagePasses::Enter(int micro_batch, int model_chunk, Forward* forward) {
 }
 
 Slice StagePasses::GradientFrom(int micro_batch, int model_chunk, Slice output) {
-  const Place after = PlaceOf(context_.shape, model_chunk + 1);
+  const StageChunk after = StageChunkOf(context_.shape, model_chunk + 1);
   if (after.stage == context_.stage) return FlightOf(micro_batch, after.chunk).dinput;
   const Slice dx = builder_.NewGradientOf(builder_.graph().values[output.value]);
   builder_.Receive(context_.parallel.groups.backward, after.stage, dx, "receive d.x");
@@ -128,7 +128,7 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
     } else {
       forward.Loss(x, batch.targets, batch.stats);
     }
-  } else if (const Place after = PlaceOf(context_.shape, model_chunk + 1);
+  } else if (const StageChunk after = StageChunkOf(context_.shape, model_chunk + 1);
              after.stage != context_.stage) {
     builder_.Send(context_.parallel.groups.forward, after.stage, DoneBy(), x,
                   Text("send x", context_.shape, chunk));
@@ -144,7 +144,8 @@ absl::Status StagePasses::RunBackward(int micro_batch, int chunk, bool put_off_w
   BeginPass(v1::BACKWARD, chunk);
   builder_.micro_batch = micro_batch;
   Flight& flight = FlightOf(micro_batch, chunk);
-  BackwardPass pass(gradients, put_off_weights, context_.InRuns() ? &brought_ : nullptr, &builder_);
+  BackwardPass pass(gradients, put_off_weights, context_.InRuns() ? &prefetched_ : nullptr,
+                    &builder_);
   pass.Seed(flight.output,
             layers.last ? flight.doutput : GradientFrom(micro_batch, model_chunk, flight.output));
   RETURN_IF_ERROR(pass.Run(flight.segments));
@@ -152,7 +153,7 @@ absl::Status StagePasses::RunBackward(int micro_batch, int chunk, bool put_off_w
   flight.segments.clear();
   if (!layers.first) {
     flight.dinput = pass.GradientOf(flight.input);
-    const Place before = PlaceOf(context_.shape, model_chunk - 1);
+    const StageChunk before = StageChunkOf(context_.shape, model_chunk - 1);
     if (before.stage != context_.stage) {
       builder_.Send(context_.parallel.groups.backward, before.stage, DoneBy(), flight.dinput,
                     Text("send d.x", context_.shape, chunk));

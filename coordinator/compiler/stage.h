@@ -97,7 +97,7 @@ class StagePasses {
   // They belong to the present run; without runs each pass is one.
   std::optional<std::pair<v1::Phase, int>> run_;  // and chunk
   std::optional<Forward> forward_;
-  BroughtAgain brought_;
+  PrefetchedAgain prefetched_;
 };
 
 }  // namespace terrace::compiler

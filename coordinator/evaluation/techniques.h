@@ -35,7 +35,7 @@ struct Technique {
 // From the cheapest kind to the dearest, as a rule.
 const std::vector<Technique>& Techniques();
 
-// Data parallelism over all ranks, every state whole and on the device, nothing computed again.
+// Data parallelism over all ranks, every state whole and on the device, nothing recomputed.
 std::span<const Setting> NoTechnique();
 
 // False: a JobSpec has no such key, or not with such a value.

@@ -1,5 +1,5 @@
-// How far plans on paper were off over published runs that the time model's constants were not
-// fitted to: a source at a time left out, and sources that no constant ever saw. Computed again and
+// How far what-if plans were off over published runs that the time model's constants were not
+// fitted to: a source at a time left out, and sources that no constant ever saw. Recomputed and
 // held by blind_errors_test; the table is tests/bench/calibrate.cc's.
 //
 // Thread-safe: constants.

@@ -1,5 +1,5 @@
-// What devices reach of their datasheets' peaks while they train: every constant with which plans
-// on paper are computed, each with its source. None is fitted to a single run; how far predictions
+// What devices reach of their datasheets' peaks while they train: every constant with which what-if
+// plans are computed, each with its source. None is fitted to a single run; how far predictions
 // are off over published runs is measured by tests/bench/calibrate.cc.
 //
 // A worker's measured profile replaces all of this.

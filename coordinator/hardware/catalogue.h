@@ -1,4 +1,4 @@
-// Named devices and the nodes they usually stand in, for planning on paper: datasheet numbers, each
+// Named devices and the nodes they usually stand in, for what-if plans: datasheet numbers, each
 // with its source. What is reached of them is calibration.h's.
 //
 // Thread-safe: constants.

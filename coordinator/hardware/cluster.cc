@@ -122,7 +122,7 @@ absl::Status ApplyCluster(const Cluster& cluster, v1::JobSpec* spec, const Writt
   return absl::OkStatus();
 }
 
-Budget BudgetOnPaper(const v1::JobSpec& spec, const Cluster& cluster) {
+Budget WhatIfBudget(const v1::JobSpec& spec, const Cluster& cluster) {
   Budget budget;
   budget.nodes = NodesFor(spec);
   budget.ranks = budget.nodes * std::max<uint32_t>(1, spec.resources().devices_per_node());

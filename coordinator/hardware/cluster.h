@@ -1,4 +1,4 @@
-// A cluster on paper: named devices in equal nodes, for plans without a machine.
+// What-if hardware: named devices in equal nodes, for plans without a machine.
 //
 // "h100x8:128" is 128 nodes of 8 H100: device, devices of a node, nodes, with links and memory from
 // the catalogue. cluster_file.h reads what the catalogue does not have. A cluster fills what a
@@ -55,6 +55,6 @@ absl::Status ApplyCluster(const Cluster& cluster, v1::JobSpec* spec,
                           const WrittenCounts& written = {});
 
 // For a spec that ApplyCluster passed.
-Budget BudgetOnPaper(const v1::JobSpec& spec, const Cluster& cluster);
+Budget WhatIfBudget(const v1::JobSpec& spec, const Cluster& cluster);
 
 }  // namespace terrace

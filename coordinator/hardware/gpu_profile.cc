@@ -51,7 +51,7 @@ std::string_view MissingRate(const v1::HardwareProfile& profile) {
 
 }  // namespace
 
-v1::HardwareProfile PaperProfile(const GpuKind& gpu) {
+v1::HardwareProfile WhatIfProfile(const GpuKind& gpu) {
   v1::HardwareProfile profile = ProfileOf(DeviceOf(gpu), gpu.per_node);
   if (InCatalogue(gpu).ok()) return profile;
   profile.set_name(gpu.name.empty() ? absl::StrCat(profile.name(), ", as no GPU was measured here")
@@ -60,7 +60,7 @@ v1::HardwareProfile PaperProfile(const GpuKind& gpu) {
   return profile;
 }
 
-int64_t PaperOverheadBytes(const GpuKind& gpu) {
+int64_t WhatIfOverheadBytes(const GpuKind& gpu) {
   return OverheadOf(DeviceOf(gpu).generation).total();
 }
 
@@ -79,7 +79,7 @@ std::string WhyNotOf(const GpuKind& gpu, const v1::HardwareProfile& profile) {
 }
 
 v1::HardwareProfile RatesOf(const GpuKind& gpu, const v1::HardwareProfile& measured) {
-  const v1::HardwareProfile paper = PaperProfile(gpu);
+  const v1::HardwareProfile paper = WhatIfProfile(gpu);
   if (!measured.measured() || !WhyNotOf(gpu, measured).empty()) return paper;
   v1::HardwareProfile profile = measured;
   if (InCatalogue(gpu).ok()) {

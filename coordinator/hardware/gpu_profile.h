@@ -23,9 +23,9 @@ struct GpuKind {
 };
 
 // The catalogue's. Where it has no such device an H100 stands for it, which the name says.
-v1::HardwareProfile PaperProfile(const GpuKind& gpu);
+v1::HardwareProfile WhatIfProfile(const GpuKind& gpu);
 // What a process holds of one outside its arenas, before anything was learned.
-int64_t PaperOverheadBytes(const GpuKind& gpu);
+int64_t WhatIfOverheadBytes(const GpuKind& gpu);
 
 // Empty, or a sentence: why the profile says nothing of this GPU.
 std::string WhyNotOf(const GpuKind& gpu, const v1::HardwareProfile& profile);

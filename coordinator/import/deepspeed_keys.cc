@@ -214,7 +214,7 @@ const std::vector<KnownKey>& DeepSpeedKeysThatNeverWere() {
        "Colossal-AI's; here layout.offload.parameter takes parts, {device: 0.5, host: 0.5}"},
       {"placement_policy", kUnknown, "Colossal-AI's; here layout.offload places each class"},
       {"gradient_checkpointing", kUnknown,
-       "of the training script; here layout.recompute says what is computed again"},
+       "of the training script; here layout.recompute says what is recomputed"},
       {"mixed_precision", kUnknown, "Accelerate's; here train.precision"},
       {"zero_stage", kUnknown, "Accelerate's; DeepSpeed has zero_optimization.stage"},
       {"offload_optimizer_device", kUnknown,

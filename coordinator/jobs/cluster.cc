@@ -46,7 +46,7 @@ GpuKind GpuOf(const v1::Node& node) {
 void AddCuda(const v1::Node& node, NodeView* view) {
   const GpuKind gpu = GpuOf(node);
   view->cuda = true;
-  view->external_bytes = PaperOverheadBytes(gpu);
+  view->external_bytes = WhatIfOverheadBytes(gpu);
   view->profile = RatesOf(gpu, node.profile());
 }
 

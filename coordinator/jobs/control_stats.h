@@ -51,7 +51,7 @@ struct ControlStats {
 
   // Since this coordinator started.
   std::map<v1::Reason, int64_t> restarts;      // REASON_NONE: from a drained worker
-  std::map<std::string, int64_t> adjustments;  // by rung
+  std::map<std::string, int64_t> adjustments;  // by fallback
   Histogram queue_seconds{{0.1, 1, 10, 60, 600, 3600, 21600, 86400}};
   Histogram first_step_seconds{{1, 5, 10, 30, 60, 300, 1800, 3600, 86400}};
   Histogram detection_seconds{{0.05, 0.1, 0.5, 1, 2, 5, 10, 60, 600}};

@@ -12,7 +12,7 @@
 #include "base/utf8.h"
 #include "coordinator/jobs/gang_failure.h"
 #include "coordinator/jobs/spent_time.h"
-#include "coordinator/prepare/ladder.h"
+#include "coordinator/prepare/fallback.h"
 
 namespace terrace {
 namespace {
@@ -133,7 +133,7 @@ Transition Recover(Mover mover, v1::Reason reason, const std::string& what,
 
 // Its worker is drained: again from the last checkpoint, on others. That is no failure, and counts
 // as none.
-Transition Move(Mover mover, const Leaving& leaving) {
+Transition Move(Mover mover, const DrainAction& leaving) {
   if (mover.job().cancel_requested()) {
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
                     absl::StrCat("cancelled, without a last checkpoint: ", leaving.why));
@@ -224,7 +224,8 @@ StepsDone StepsOf(const v1::Job& job, const JobInput& input) {
 
 bool SavesNothing(const v1::Job& job) { return job.spec().checkpoint().save() == "never"; }
 
-Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks, const Leaving& leaving) {
+Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks,
+                          const DrainAction& leaving) {
   if (All(ranks, HasDoneAllSteps)) {
     return mover.To(v1::SUCCEEDED, v1::REASON_COMPLETED, "all steps are done");
   }
@@ -232,14 +233,14 @@ Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks, const L
     if (!mover.job().cancel_requested()) {
       if (IsToPause(mover.job())) return Hold(std::move(mover));
       if (mover.job().pause_requested()) return mover.To(v1::QUEUED, v1::REASON_NONE, "");
-      if (leaving.how != Leaving::How::kStays) return Move(std::move(mover), leaving);
+      if (leaving.how != DrainAction::How::kStays) return Move(std::move(mover), leaving);
       return Recover(std::move(mover), v1::REASON_WORKER_LOST, "a worker stopped its ranks");
     }
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
                     SavesNothing(mover.job()) ? "cancelled without a checkpoint: its spec has none"
                                               : "cancelled after a last checkpoint");
   }
-  if (leaving.how == Leaving::How::kAtOnce) return Move(std::move(mover), leaving);
+  if (leaving.how == DrainAction::How::kAtOnce) return Move(std::move(mover), leaving);
   if (mover.job().cancel_requested() || mover.job().pause_requested()) return mover.Stay();
   return mover.To(
       v1::RUNNING, v1::REASON_NONE,
@@ -339,7 +340,8 @@ class Rules {
     }
     if (job_.state() == v1::RUNNING)
       return ObserveRunning(std::move(mover_), input.ranks, input.leaving);
-    if (input.leaving.how != Leaving::How::kStays) return Move(std::move(mover_), input.leaving);
+    if (input.leaving.how != DrainAction::How::kStays)
+      return Move(std::move(mover_), input.leaving);
     if (!All(input.ranks, IsPrepared)) {
       if (!input.tell) return mover_.Stay();
       return mover_.To(v1::STARTING, v1::REASON_NONE, WhatStartWaitsFor(input.ranks));
@@ -465,9 +467,9 @@ absl::StatusOr<Transition> Apply(const v1::Job& job, const JobInput& input, int6
 }
 
 std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks,
-                               const Leaving& leaving) {
+                               const DrainAction& leaving) {
   const bool stops = job.cancel_requested() || job.pause_requested() ||
-                     leaving.how == Leaving::How::kAfterCheckpoint;
+                     leaving.how == DrainAction::How::kAfterCheckpoint;
   std::vector<Action> actions;
   const auto add = [&actions](Action::Kind kind, const RankView& view) {
     auto same = std::find_if(actions.begin(), actions.end(),

@@ -12,7 +12,7 @@
 // RECOVERING.
 //
 // A job whose memory ran out outside its arenas waits in RECOVERING with an adjustment that has no
-// layout yet, until the ladder (prepare/ladder.h) has found one.
+// layout yet, until a fallback (prepare/fallback.h) was found.
 //
 // Actions follow from the stored state and from what workers report, never from the moment of a
 // transition: a coordinator that dies between writing and acting acts after its restart. No clock,
@@ -29,7 +29,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "coordinator/jobs/drain.h"
+#include "coordinator/jobs/drain_action.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/worker.pb.h"
 
@@ -90,7 +90,7 @@ struct RanksObserved {
   std::vector<RankView> ranks;  // all of the placement
   int64_t starting_ms = 0;      // since they were placed, while they start
   bool tell = false;            // what the start waits for
-  Leaving leaving;              // when a worker of the placement is drained
+  DrainAction leaving;          // when a worker of the placement is drained
 };
 struct Progressed {
   v1::Progress progress;
@@ -129,7 +129,7 @@ struct Action {
 };
 // One action at most per worker, in order of rank. `leaving` as of RanksObserved.
 std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks,
-                               const Leaving& leaving = {});
+                               const DrainAction& leaving = {});
 
 // Until a worker reports the ranks that it was told to start.
 inline constexpr int64_t kStartTakenUpMs = 60'000;

@@ -50,7 +50,7 @@ struct PlannedJob {
   v1::Plan plan;
   std::vector<StoredProgram> programs;
 };
-// The next layout of a job that ran out of memory (prepare/ladder.h).
+// The next layout of a job that ran out of memory (prepare/fallback.h).
 struct DescendedJob {
   std::string rung;
   std::string change;
@@ -228,9 +228,9 @@ class Reconciler {
   RanksObserved Observed(Entry& entry, const std::vector<RankView>& ranks) const;
   // Whether the job's end waits for what its ranks may still say.
   bool HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const;
-  void Act(const v1::Job& job, const std::vector<RankView>& ranks, const Leaving& leaving);
+  void Act(const v1::Job& job, const std::vector<RankView>& ranks, const DrainAction& leaving);
   // How the job leaves the drained workers that it is on.
-  Leaving LeavingNow(const v1::Job& job) const;
+  DrainAction DrainActionNow(const v1::Job& job) const;
   // Of each drained worker, the jobs that hold devices there.
   std::map<std::string, std::set<std::string>, std::less<>> JobsOnDrained() const;
   // A drain until the worker's restart ends when another process of it has come.
@@ -244,7 +244,7 @@ class Reconciler {
   void PlanJobs();
   void StartPlanning(Entry& entry, const Budget& budget);
   void FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob> planned);
-  // Jobs whose layout ran out of memory go down the ladder.
+  // Jobs whose layout ran out of memory get the next fallback.
   void FindSmallerLayouts();
   void FinishDescent(const std::string& id, absl::StatusOr<DescendedJob> descended);
   // On `nodes`, as KnownNodes() has them, which are as before afterwards. They are looked up once

@@ -102,13 +102,13 @@ void Reconciler::EndDrainOfFormer(const std::string& worker, std::string_view in
   drains_.erase(found);
 }
 
-Leaving Reconciler::LeavingNow(const v1::Job& job) const {
-  Leaving leaving;
+DrainAction Reconciler::DrainActionNow(const v1::Job& job) const {
+  DrainAction leaving;
   if (drains_.empty()) return leaving;
   for (const v1::Placement::Rank& placed : job.placement().ranks()) {
     const auto found = drains_.find(placed.worker());
     if (found == drains_.end()) continue;
-    Leaving one = LeavingOf(job, found->second, clock_.UnixMillis());
+    DrainAction one = DrainActionOf(job, found->second, clock_.UnixMillis());
     if (one.how > leaving.how) leaving = std::move(one);
   }
   return leaving;

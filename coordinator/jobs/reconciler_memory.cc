@@ -93,7 +93,7 @@ void Reconciler::FinishDescent(const std::string& id, absl::StatusOr<DescendedJo
         Update(id, Refused{v1::REASON_OUT_OF_MEMORY, std::string(descended.status().message())});
   }
   if (!status.ok()) {
-    log::Warn("job ", id, " is to go down the ladder again: ", status.message());
+    log::Warn("job ", id, " is to get its fallback again: ", status.message());
     entry->plan_again_ns = clock_.MonotonicNanos() + timing_.plan_again_ns;
   }
   Pass();

@@ -9,7 +9,7 @@
 #include "proto/program/grid.h"
 #include "proto/spec_changes.h"
 
-// One pass: observe, stop, plan, go down the ladder, place, answer, write.
+// One pass: observe, stop, plan, fall back, place, answer, write.
 namespace terrace {
 namespace {
 
@@ -71,11 +71,11 @@ void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   Entry* left = Find(id);
   if (left == nullptr) return;
   left->broken.clear();
-  Act(left->job, ranks, LeavingNow(left->job));
+  Act(left->job, ranks, DrainActionNow(left->job));
 }
 
 RanksObserved Reconciler::Observed(Entry& entry, const std::vector<RankView>& ranks) const {
-  RanksObserved observed{.ranks = ranks, .leaving = LeavingNow(entry.job)};
+  RanksObserved observed{.ranks = ranks, .leaving = DrainActionNow(entry.job)};
   if (entry.job.state() != v1::STARTING) return observed;
   const int64_t now = clock_.MonotonicNanos();
   if (std::exchange(entry.starting_epoch, entry.job.epoch()) != entry.job.epoch()) {
@@ -160,7 +160,7 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
 }
 
 void Reconciler::Act(const v1::Job& job, const std::vector<RankView>& ranks,
-                     const Leaving& leaving) {
+                     const DrainAction& leaving) {
   for (const Action& action : ActionsFor(job, ranks, leaving)) {
     v1::CoordinatorMessage message;
     switch (action.kind) {

@@ -55,7 +55,7 @@ bool TwoChunksByDefault(std::string_view schedule);
 // Of the schedules in which every forward pass of a stage comes before its first backward pass.
 bool ForwardFirst(std::string_view schedule);
 // Of the schedule in which all micro-batches go through a model chunk in one run: what its passes
-// have in common is brought, and its gradients are complete, once a run.
+// have in common is prefetched, and its gradients are complete, once a run.
 bool InRuns(std::string_view schedule);
 // Whether each gradient is used up as soon as it is final (compiler/reduction.h). Nothing may ask
 // for the norm of all gradients before: neither clipping, nor a scaled loss, where a step is left

@@ -11,7 +11,7 @@ namespace {
 // Instructions of a layer there and back, and of one step round a context ring.
 constexpr double kOfPass = 45, kOfRingStep = 10;
 // Of a tile: it is multiplied three times; it comes twice, its gradient leaves.
-constexpr double kOfTile = 3, kOfTileBrought = 3;
+constexpr double kOfTile = 3, kOfTilePrefetched = 3;
 // Of a chunk: weights come forward and backward, gradients come and go, the optimizer's operands
 // come and go.
 constexpr double kOfWeights = 2, kOfGradients = 2, kOfOptimizer = 6;
@@ -30,7 +30,7 @@ double ProgramLength(const EstimateModel& model, const v1::Layout& layout) {
   const double parameters = static_cast<double>(model.layer_parameters * model.config.layers +
                                                 model.embedding_parameters + model.head_parameters);
   if (const int64_t tile = TileBytes(layout); tile > 0) {
-    length += (batches * kOfTile + runs * kOfTileBrought) * kF32Bytes * parameters /
+    length += (batches * kOfTile + runs * kOfTilePrefetched) * kF32Bytes * parameters /
               static_cast<double>(tile);
   }
   if (!layout.has_offload()) return length;

@@ -116,7 +116,8 @@ HeldActivations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
   return activations;
 }
 
-int64_t MemoryEstimator::LeavingBytes(const v1::Layout& layout, const EstimatedStage& stage) const {
+int64_t MemoryEstimator::OffloadedBytes(const v1::Layout& layout,
+                                        const EstimatedStage& stage) const {
   const HeldActivations activations = ActivationsOf(layout, stage, nullptr);
   const int64_t of_pass = layout.schedule() == "zb-h1"
                               ? stage.layers * BytesOfLayer(layout, WaitingBytes(layout)).none
@@ -218,10 +219,10 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   }
   // The optimizer's rings are used when no activations are held.
   const Staging staging = StagingBytes(layout, share);
-  const int64_t leaving = kept.kept - Part(kept.stays, kept.kept);
-  memory->nvme_bytes += Part(offload.activation().nvme(), leaving);
+  const int64_t offloaded = kept.kept - Part(kept.stays, kept.kept);
+  memory->nvme_bytes += Part(offload.activation().nvme(), offloaded);
   memory->host_bytes +=
-      std::max(Part(offload.activation().host(), leaving) + staging.of_passes, staging.of_step);
+      std::max(Part(offload.activation().host(), offloaded) + staging.of_passes, staging.of_step);
 }
 
 std::vector<MemoryEstimate> MemoryEstimator::Stages(const v1::Layout& layout) const {

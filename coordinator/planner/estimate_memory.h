@@ -1,5 +1,5 @@
 // The closed form of a layout's memory, for ranking candidates and for choosing how much is
-// computed again or rests elsewhere before any is compiled. A test holds it to a few percent of
+// recomputed or rests elsewhere before any is compiled. A test holds it to a few percent of
 // what the compiler's arenas take.
 //
 // Weights, gradients and Adam's moments in their formats, of which ZeRO stage 1, 2 and 3 shares the
@@ -26,7 +26,7 @@
 
 namespace terrace {
 
-// Bytes that a layer keeps of one pass, by what is computed again of it, before they are encoded
+// Bytes that a layer keeps of one pass, by what is recomputed of it, before they are encoded
 // (formats.activation) or after it.
 struct LayerBytes {
   int64_t none = 0;
@@ -34,7 +34,7 @@ struct LayerBytes {
   int64_t block = 0;  // its input
 };
 
-// Layers of a stage by what is computed again of them: none, selective, block.
+// Layers of a stage by what is recomputed of them: none, selective, block.
 using RecomputeCounts = std::array<int64_t, 3>;
 
 // Layouts are those that CheckLayout passes, completed. Borrows nothing. Thread-safe: immutable.
@@ -50,7 +50,7 @@ class MemoryEstimator {
   MemoryEstimate StageMemory(const v1::Layout& layout, const EstimatedStage& stage,
                              const RecomputeCounts* counts = nullptr) const;
   // Of one stage: what it keeps for its backward passes and may leave the device.
-  int64_t LeavingBytes(const v1::Layout& layout, const EstimatedStage& stage) const;
+  int64_t OffloadedBytes(const v1::Layout& layout, const EstimatedStage& stage) const;
 
   LayerBytes BytesOfLayer(const v1::Layout& layout) const;
   // What encoding and decoding the activations of one pass over a stage moves.

@@ -52,9 +52,9 @@ int64_t Staying(int64_t bytes, double away, int64_t passing) {
   return bytes - gone + std::min(gone, passing);
 }
 
-// Bytes on the device of weights that are brought for a use. Where they are tiled, at most three
+// Bytes on the device of weights that are prefetched for a use. Where they are tiled, at most three
 // tiles are there at once, and the gradient of one.
-int64_t Brought(int64_t bytes, int64_t tile_bytes) {
+int64_t Prefetched(int64_t bytes, int64_t tile_bytes) {
   constexpr int64_t kTilesThere = 4;
   return tile_bytes > 0 ? std::min(bytes, kTilesThere * tile_bytes) : bytes;
 }
@@ -105,9 +105,9 @@ class Moments {
     tied_head_ = model.config.tied_embeddings ? head_ : 0;
     chunk_ = layer_ * std::max<int64_t>(1, stage.layers / layout.interleave());
     const int64_t tile = TileBytes(layout);
-    one_ = Brought(layer_, tile);
-    two_ = Brought(2 * layer_, tile);
-    out_ = tied_ > 0 ? head_ : Brought(head_, tile);
+    one_ = Prefetched(layer_, tile);
+    two_ = Prefetched(2 * layer_, tile);
+    out_ = tied_ > 0 ? head_ : Prefetched(head_, tile);
     if (InRuns(layout.schedule())) {  // all of a run stays until it ends
       one_ = chunk_, two_ = 2 * chunk_, out_ = head_;
     }
@@ -161,8 +161,8 @@ class Moments {
     return std::min(bytes, exact_) - InWeights(layout_, std::min(bytes, exact_));
   }
 
-  // Bytes on the device of weights that are brought for a use. In: what they take in f32, of which
-  // `table` bytes are a table's.
+  // Bytes on the device of weights that are prefetched for a use. In: what they take in f32, of
+  // which `table` bytes are a table's.
   int64_t Visiting(int64_t bytes, int64_t table = 0) const {
     const int64_t weights = InWeights(layout_, whole_), visiting = InWeights(layout_, bytes);
     if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, weights), visiting);
@@ -270,7 +270,7 @@ class Moments {
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
   int64_t exact_ = 0, tied_head_ = 0;    // tables that stay f32
   int64_t chunk_ = 0;                    // of its layers
-  int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are brought
+  int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are prefetched
   int64_t layer_work_ = 0, first_work_ = 0;
   int64_t using_up_ = -1;  // gradients that the optimizer has yet to use up; -1: it waits for all
 };

@@ -21,7 +21,7 @@ namespace terrace {
 struct MemoryEstimate {
   int64_t state_bytes = 0;  // weights and optimizer moments
   int64_t gradient_bytes = 0;
-  int64_t activation_bytes = 0;  // kept for the backward pass, with what is computed again
+  int64_t activation_bytes = 0;  // kept for the backward pass, with what is recomputed
   int64_t workspace_bytes = 0;   // of the loss, or of a layer's backward pass
   int64_t host_bytes = 0;        // off the device
   int64_t nvme_bytes = 0;
@@ -35,7 +35,7 @@ struct HeldActivations {  // of a stage
   int64_t kept = 0;       // of all passes held, with what is kept for put-off weight gradients
   int64_t one_pass = 0;   // of one of them over a chunk
   int64_t one_layer = 0;
-  int64_t again = 0;   // of what is computed again at a time
+  int64_t again = 0;   // of what is recomputed at a time
   int64_t whole = 0;   // of one layer in its backward pass
   int64_t passes = 0;  // held
   // Of what is kept, the part that never leaves the device: what other stages sent

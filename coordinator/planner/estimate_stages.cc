@@ -125,10 +125,10 @@ double Bubble(const v1::Layout& layout) {
 }
 
 int64_t TileBytes(const v1::Layout& layout) {
-  const bool brought =
+  const bool prefetched =
       layout.zero_stage() == 3 ||
       (layout.zero_stage() == 0 && FarthestTier(layout.offload().parameter()) != v1::DEVICE);
-  return brought && layout.tensor_parallel() == 1 ? layout.tile_bytes() : 0;
+  return prefetched && layout.tensor_parallel() == 1 ? layout.tile_bytes() : 0;
 }
 
 std::string_view RecomputeOf(const v1::Layout& layout) {

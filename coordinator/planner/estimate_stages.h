@@ -1,5 +1,5 @@
 // What closed forms of memory and of time both read off a layout: its stages, the ranks that share
-// states, what is computed again.
+// states, what is recomputed.
 //
 // Pure and thread-safe.
 //
@@ -52,7 +52,7 @@ double DecodedTraffic(const v1::Layout& layout);
 int64_t ShardRanks(const v1::Layout& layout);
 int64_t DataRanks(const v1::Layout& layout);
 
-// How often a step brings the weights of a chunk for a direction, and sends its gradients.
+// How often a step prefetches the weights of a chunk for a direction, and sends its gradients.
 int64_t RunsOf(const v1::Layout& layout);
 
 // Idle over busy time.

@@ -185,7 +185,7 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double share = whole / static_cast<double>(ShardRanks(layout));
   const double weights = WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
   const double passes = layout.micro_batches(), runs = static_cast<double>(RunsOf(layout));
-  // A layer computed again is there until its backward pass, unless it comes in tiles or others are
+  // A layer recomputed is there until its backward pass, unless it comes in tiles or others are
   // computed between.
   const bool passes_by = TileBytes(layout) > 0 ? RecomputeOf(layout) != "none"
                                                : RecomputeGroup(layout, stage.layers) > 1;
@@ -196,7 +196,7 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double left = layout.zero_stage() == 1 ? gradients : runs * sums;
   const double returned = layout.zero_stage() == 1 ? 0 : (runs - 1) * sums;
   // Of each pass over each chunk, once there and once back.
-  const double kept = static_cast<double>(memory_.LeavingBytes(layout, stage)) * passes *
+  const double kept = static_cast<double>(memory_.OffloadedBytes(layout, stage)) * passes *
                       layout.interleave() / Count(MemoryEstimator::PassesHeld(layout, stage.index));
   Moved forward, backward;
   forward.Come(offload.parameter(), runs * weights);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kShareSteps = 64;
 
-// Of a stage's layers, from none computed again over all selective to all blocks.
+// Of a stage's layers, from none recomputed over all selective to all blocks.
 RecomputeCounts CountsAt(int64_t step, int64_t layers) {
   if (step <= layers) return {layers - step, step, 0};
   return {0, 2 * layers - step, step - layers};

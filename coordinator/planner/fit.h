@@ -1,9 +1,9 @@
-// Just as much as is needed: how many layers of each stage are computed again, and which part of
+// Just as much as is needed: how many layers of each stage are recomputed, and which part of
 // the states rests on other tiers, so that a layout stays within bytes. By the closed form; what
 // compiling shows to be too little is asked for again with smaller limits (prepare/search.h).
 //
 // Selective recompute is the cheapest in time for its bytes, then whole blocks; the first layers of
-// a stage come first, since what is computed again of them is there when the others' activations
+// a stage come first, since what is recomputed of them is there when the others' activations
 // are gone. Of the states the optimizer's leave first, the least travelled, then weights.
 //
 // Pure and thread-safe.

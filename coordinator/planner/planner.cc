@@ -57,16 +57,16 @@ LayoutKind LayoutKindOf(const v1::Layout& layout) {
   return whole ? LayoutKind::kSharded : LayoutKind::kOnDevice;
 }
 
-bool Hopeless(const MemoryEstimate& memory, const v1::Layout& layout, const v1::JobSpec& spec,
-              const Budget& budget) {
+bool Infeasible(const MemoryEstimate& memory, const v1::Layout& layout, const v1::JobSpec& spec,
+                const Budget& budget) {
   const int64_t device = budget.device_memory_bytes;
   return (device > 0 && device <= budget.external_bytes) ||
          Exceeds(memory.total(), BoundsOf(layout).device, ArenaBytesOf(budget)) ||
-         HopelessElsewhere(memory, layout, spec);
+         InfeasibleElsewhere(memory, layout, spec);
 }
 
-bool HopelessElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
-                       const v1::JobSpec& spec) {
+bool InfeasibleElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
+                         const v1::JobSpec& spec) {
   const TierLimits limits = LimitsOf(spec);
   const ClosedFormBounds bounds = BoundsOf(layout);
   return Exceeds(memory.host_bytes, bounds.host, limits.host_bytes) ||

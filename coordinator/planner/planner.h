@@ -24,7 +24,7 @@ namespace terrace {
 
 enum class Search {
   kPlain,  // what is not pinned is off: data parallelism over all ranks, no ZeRO, no recompute
-  kAll,    // every combination, without those that the closed form calls hopeless
+  kAll,    // every combination, without those that the closed form calls infeasible
   kTiers,  // those, and with as much as is needed on the tiers that `resources` offers
 };
 
@@ -44,10 +44,10 @@ bool OffersTiers(const v1::JobSpec& spec);
 
 // So far over what a tier has for the arenas that closed forms of such layouts are never as far off
 // (closed_form_error.h): not worth compiling. Elsewhere: of the tiers other than the device.
-bool Hopeless(const MemoryEstimate& memory, const v1::Layout& layout, const v1::JobSpec& spec,
-              const Budget& budget);
-bool HopelessElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
-                       const v1::JobSpec& spec);
+bool Infeasible(const MemoryEstimate& memory, const v1::Layout& layout, const v1::JobSpec& spec,
+                const Budget& budget);
+bool InfeasibleElsewhere(const MemoryEstimate& memory, const v1::Layout& layout,
+                         const v1::JobSpec& spec);
 // The same by what closed forms are off by in nineteen cases of twenty.
 bool UnlikelyElsewhere(const MemoryEstimate& memory, const v1::JobSpec& spec);
 
@@ -55,7 +55,7 @@ struct Proposal {
   v1::Layout layout;   // complete
   double seconds = 0;  // of a step, by closed form
   MemoryEstimate memory;
-  // What is computed again is still to be chosen layer by layer (fit.h), between one kind for all
+  // What is recomputed is still to be chosen layer by layer (fit.h), between one kind for all
   // layers and the next: `seconds` says so already, `memory` is the budget.
   bool to_fit = false;
   // How what rests elsewhere was chosen by closed form, so that it can be chosen again for less.
@@ -66,7 +66,7 @@ struct Proposal {
 // plainer kind is left only for one that is faster by more.
 enum class LayoutKind {
   kPlain,     // what is not pinned is off
-  kSharded,   // every rank has all layers, whatever is shared or computed again
+  kSharded,   // every rank has all layers, whatever is shared or recomputed
   kOnDevice,  // all others without offload
   kOnTiers,   // parts rest elsewhere
 };
@@ -85,7 +85,7 @@ struct Proposals {
 absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                   Search search);
 
-// Whether Propose() would have one that is not hopeless; asks no more layouts than it takes to
+// Whether Propose() would have one that is not infeasible; asks no more layouts than it takes to
 // know. How many is added to `compared`.
 absl::StatusOr<bool> AnyHopeful(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                 Search search, int64_t* compared);

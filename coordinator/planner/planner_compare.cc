@@ -218,17 +218,17 @@ Proposal Comparison::Compare(v1::Layout layout) {
   ++compared_;
   ChooseChunks(&layout);
   Proposal one = {.memory = memory_.Memory(layout)};
-  const bool reachable = !HopelessElsewhere(one.memory, layout, spec_);
+  const bool reachable = !InfeasibleElsewhere(one.memory, layout, spec_);
   const auto is_smaller = [&](const std::optional<Proposal>& than) {
     return !than.has_value() || (one.memory.total() < than->memory.total() && reachable);
   };
   const bool smallest = is_smaller(smallest_);
   const bool smallest_shown = is_smaller(smallest_shown_) && IsSoonCompiled(layout);
   const bool plain = search_ == Search::kPlain;
-  const bool hopeless = !plain && Hopeless(one.memory, layout, spec_, budget_);
+  const bool infeasible = !plain && Infeasible(one.memory, layout, spec_, budget_);
   const bool within = Within(one.memory, limits_);
   const bool movable = search_ == Search::kTiers && !within;
-  if (!hopeless || smallest || smallest_shown || movable) one.seconds = StepSeconds(layout);
+  if (!infeasible || smallest || smallest_shown || movable) one.seconds = StepSeconds(layout);
   one.layout = std::move(layout);
   if (smallest) smallest_ = one;
   if (smallest_shown) smallest_shown_ = one;
@@ -237,7 +237,7 @@ Proposal Comparison::Compare(v1::Layout layout) {
     tileable_ = one;
   }
   if (movable) KeepMovable(one);
-  if (!hopeless) Keep(one, within);
+  if (!infeasible) Keep(one, within);
   return one;
 }
 

@@ -2,7 +2,7 @@
 // degrees, ZeRO stage, schedule, micro-batch and classes of memory away) the few fastest, and the
 // fastest of every tenth of memory less.
 //
-// Layouts that do not fit bring forth others that may: with just as many layers computed again as
+// Layouts that do not fit bring forth others that may: with just as many layers recomputed as
 // is needed, with just as much of the states on the tiers that there are, in tiles.
 //
 // Used by one thread.
@@ -42,7 +42,7 @@ class Comparison {
   // Less is tried of the smallest layout alone than of each split's.
   void MoveAndTile(bool of_all_splits);
 
-  // Of those compared so far some is not hopeless.
+  // Of those compared so far some is not infeasible.
   bool any_hopeful() const { return !by_size_.empty() || !farther_.empty(); }
   int64_t compared() const { return compared_; }
 
@@ -63,8 +63,8 @@ class Comparison {
   void KeepBesideItsStates(const Proposal& one, const std::string& which);
   void AddMixed(const Proposal& large, const Proposal& next);
   void AddMoved(bool of_all_splits);
-  // Weights that are brought for each use in as few bits as products need, or without a copy beside
-  // their masters; of what only has to fit also those that stay where their masters do not.
+  // Weights that are prefetched for each use in as few bits as products need, or without a copy
+  // beside their masters; of what only has to fit also those that stay where their masters do not.
   std::vector<v1::Layout> Formats(const v1::Layout& layout, bool all_away) const;
   // In the order in which they are moved.
   std::vector<Proposal> TakeMovable(bool of_all_splits);
@@ -94,7 +94,7 @@ class Comparison {
   std::map<std::array<uint32_t, 4>, PassTime> passes_;
   std::map<FamilyKey, Family> families_;
   std::map<int, Proposal> by_size_;  // the fastest by the logarithm of its bytes
-  // Not hopeless, but so far over the limits that few such fit: the smallest of each split.
+  // Not infeasible, but so far over the limits that few such fit: the smallest of each split.
   std::map<SplitKey, Proposal> farther_;
   std::vector<Proposal> movable_;
   // Of each split the fastest of each recompute, and the smallest of one micro-batch and of more.

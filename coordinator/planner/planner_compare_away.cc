@@ -100,12 +100,12 @@ std::vector<Proposal> Comparison::TakeMovable(bool of_all_splits) {
 
 std::vector<v1::Layout> Comparison::Formats(const v1::Layout& layout, bool all_away) const {
   const std::string products(ProductFormat(layout.precision()));
-  const bool brought = FarthestTier(layout.offload().parameter()) != v1::DEVICE &&
-                       (layout.zero_stage() == 0 || layout.zero_stage() == 3);
+  const bool prefetched = FarthestTier(layout.offload().parameter()) != v1::DEVICE &&
+                          (layout.zero_stage() == 0 || layout.zero_stage() == 3);
   // Masters that leave with the moments leave half of the weights on the device.
   const bool halved = all_away && layout.zero_stage() == 0 &&
                       FarthestTier(layout.offload().optimizer()) != v1::DEVICE;
-  if (!(brought || halved) || products == "f32" || layout.stochastic_rounding() ||
+  if (!(prefetched || halved) || products == "f32" || layout.stochastic_rounding() ||
       !spec_.formats().parameter().empty()) {
     return {layout};
   }
@@ -147,7 +147,7 @@ void Comparison::AddMoved(bool of_all_splits) {
   AddAllMoved(std::move(smallest_of_splits));
 }
 
-// The smallest of each split with everything away, with blocks computed again and with nothing: if
+// The smallest of each split with everything away, with blocks recomputed and with nothing: if
 // anything fits, one of them does.
 void Comparison::AddAllMoved(std::vector<Proposal> bases) {
   bases.push_back(*smallest_);
@@ -189,7 +189,7 @@ std::vector<Proposal> Comparison::Away() const {
   };
   std::vector<std::pair<double, size_t>> order;
   for (size_t i = 0; i < away_.size(); ++i) {
-    if (!Hopeless(away_[i].memory, away_[i].layout, spec_, budget_))
+    if (!Infeasible(away_[i].memory, away_[i].layout, spec_, budget_))
       order.emplace_back(part(away_[i]), i);
   }
   std::sort(order.begin(), order.end());
@@ -199,7 +199,7 @@ std::vector<Proposal> Comparison::Away() const {
   return away;
 }
 
-// Matrices may be tiled when weights are brought for each use; those that may move will be.
+// Matrices may be tiled when weights are prefetched for each use; those that may move will be.
 bool Comparison::Tileable(const v1::Layout& layout) const {
   if (layout.tensor_parallel() != 1) return false;
   return layout.zero_stage() == 3 ||

@@ -112,7 +112,7 @@ class Walk {
     }
   }
 
-  // One layer each, so that what is brought for a layer goes before the next one's comes.
+  // One layer each, so that what is prefetched for a layer goes before the next one's comes.
   void ChooseChunks(v1::Layout* layout) const {
     if (!InRuns(layout->schedule()) || layout->interleave() > 0) return;
     const int64_t pp = layout->pipeline_parallel();
@@ -131,8 +131,8 @@ class Walk {
     return layout.schedule() != "zb-h1" || micro_batches >= stages;
   }
 
-  // Runs bring weights, and sum or send gradients, once for all micro-batches. Of stages that bring
-  // and sum nothing interleaved is as fast where it is possible, and holds less.
+  // Runs prefetch weights, and sum or send gradients, once for all micro-batches. Of stages that
+  // prefetch and sum nothing interleaved is as fast where it is possible, and holds less.
   bool Pays(const v1::Layout& layout) const {
     if (!pinned_.schedule().empty() || !InRuns(layout.schedule())) return true;
     const bool several = layout.pipeline_parallel() > 1;
@@ -181,8 +181,8 @@ class Walk {
     for (uint32_t chunks = 2; chunks <= kInterleaveMax && pp * chunks <= model_.config.layers;
          ++chunks) {
       add("interleaved", chunks);
-      // A layer each has the smallest bubble and brings the least at a time, two send the fewest
-      // messages.
+      // A layer each has the smallest bubble and prefetches the least at a time, two send the
+      // fewest messages.
       const bool is_power = (chunks & (chunks - 1)) == 0;
       if (chunks < most && is_power) add("breadth_first", chunks);
     }
@@ -220,7 +220,7 @@ class Walk {
     return sharings;
   }
 
-  // Weights in 16 bits are faster to read and to bring. Beside masters that nothing shares, or
+  // Weights in 16 bits are faster to read and to prefetch. Beside masters that nothing shares, or
   // where they rest off the device, they take memory. Which of what is moved because it does not
   // fit is decided where it is moved (planner_compare_away.cc).
   std::vector<v1::Layout> Formats(const v1::Layout& layout) const {

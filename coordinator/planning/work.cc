@@ -22,7 +22,7 @@
 #include "coordinator/planning/planner.h"
 #include "coordinator/planning/same_place.h"
 #include "coordinator/prepare/explain.h"
-#include "coordinator/prepare/ladder.h"
+#include "coordinator/prepare/fallback.h"
 #include "coordinator/prepare/prepare.h"
 #include "coordinator/report/html.h"
 #include "proto/program/program_hash.h"
@@ -81,8 +81,8 @@ absl::Status Plan(const v1::PlanWork& work, v1::PlannerAnswer* answer) {
 }
 
 absl::Status DescendLadder(const v1::DescendWork& work, v1::PlannerAnswer* answer) {
-  ASSIGN_OR_RETURN(const Descent descent,
-                   Descend(work.spec(), FromMessage(work.budget()), work.plan()));
+  ASSIGN_OR_RETURN(const ChosenFallback descent,
+                   FindFallback(work.spec(), FromMessage(work.budget()), work.plan()));
   AddPlan(descent.prepared, answer);
   answer->set_rung(descent.rung);
   answer->set_change(descent.change);

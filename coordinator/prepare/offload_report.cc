@@ -10,8 +10,8 @@
 #include "base/text/number_format.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/simulator/cache_reuse.h"
+#include "coordinator/simulator/contention.h"
 #include "coordinator/simulator/instruction_time.h"
-#include "coordinator/simulator/pace.h"
 #include "kernels/tensor_view.h"
 #include "proto/program/loops.h"
 #include "proto/program/op_codec.h"
@@ -92,9 +92,10 @@ PassSeconds SecondsOfPasses(const v1::Program& program, const Simulation& simula
 }
 
 // What the passes' computations take longer for what shares their cores.
-double Stolen(const PassSeconds& passes, const Pace& pace, int stage) {
+double Stolen(const PassSeconds& passes, const Contention& contention, int stage) {
   const auto slower = [&](Work beside) {
-    return 1 / pace.ComputeShare(stage, beside) - 1 / pace.ComputeShare(stage, Work::kOther);
+    return 1 / contention.ComputeShare(stage, beside) -
+           1 / contention.ComputeShare(stage, Work::kOther);
   };
   return passes.copies * slower(Work::kToHost) + passes.on_host * slower(Work::kHostCompute);
 }
@@ -127,15 +128,16 @@ double BreakEvenTokens(const v1::HardwareProfile& profile, const Evaluated& chos
   const auto tokens = static_cast<double>(chosen.programs[0].rules().tokens_per_step());
   std::vector<const v1::Program*> programs;
   for (const v1::Program& program : chosen.programs) programs.push_back(&program);
-  const Pace pace(profile, programs);
+  const Contention contention(profile, programs);
   double most = 0;
   for (size_t i = 0; i < chosen.programs.size(); ++i) {
     const SimulatedStage& stage = chosen.simulation.stages[i];
     const PassSeconds passes =
         SecondsOfPasses(chosen.programs[i], chosen.simulation, i, time, profile.cache_bytes());
     if (passes.compute <= 0) continue;
-    const double stolen = Stolen(passes, pace, static_cast<int>(i));
-    const double computed = passes.compute / pace.ComputeShare(static_cast<int>(i), Work::kOther);
+    const double stolen = Stolen(passes, contention, static_cast<int>(i));
+    const double computed =
+        passes.compute / contention.ComputeShare(static_cast<int>(i), Work::kOther);
     const double after = stage.exposed_optimizer_seconds;
     const double enough =
         std::max((1 - kCost) / kCost * (after + stolen), (1 - kCost) * (passes.busiest + after));

@@ -30,9 +30,9 @@ Budget ForChoosing(const v1::JobSpec& spec, const Budget& budget) {
   Budget reference = budget;
   const v1::HardwareProfile& given = budget.profile;
   if (given.measured() && given.device() == "cuda") {
-    reference.profile = PaperProfile({.name = given.name(),
-                                      .memory_bytes = given.device_memory_bytes(),
-                                      .per_node = given.ranks_per_node()});
+    reference.profile = WhatIfProfile({.name = given.name(),
+                                       .memory_bytes = given.device_memory_bytes(),
+                                       .per_node = given.ranks_per_node()});
   } else if (given.measured() || given.f32_flops_per_second() <= 0) {
     reference.profile = CpuProfile(budget.threads_per_rank, given.name());
   }
@@ -118,7 +118,7 @@ enum class Unfit {
 };
 
 absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& asked, const Budget& given, Unfit unfit,
-                                     const TellTried& tell, const InTime& in_time) {
+                                     const TellProgress& tell, const InTime& in_time) {
   const Budget budget = ForChoosing(asked, given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(asked));
   const bool anyway = unfit != Unfit::kRefused;
@@ -167,7 +167,7 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget,
 }
 
 absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
-                                       const TellTried& tell, const InTime& in_time) {
+                                       const TellProgress& tell, const InTime& in_time) {
   return PrepareWith(spec, budget, Unfit::kShown, tell, in_time);
 }
 

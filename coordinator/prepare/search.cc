@@ -60,7 +60,7 @@ class LayoutSearch {
     cost_.instructions += trial_.instructions();
     RETURN_IF_ERROR(tried);
     found_.all_tried = trial_.all_tried();
-    std::vector<Tried> taken = trial_.Take();
+    std::vector<TriedLayout> taken = trial_.Take();
     if (taken.empty()) {
       // What was spent says nothing of what would fit.
       if (options_.first_fit && !found_.all_tried) return std::move(found_);
@@ -146,13 +146,13 @@ class LayoutSearch {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<Evaluated>> Choose(std::vector<Tried> tried) const {
+  absl::StatusOr<std::vector<Evaluated>> Choose(std::vector<TriedLayout> tried) const {
     const std::optional<size_t> best = BestOf(tried);
     const size_t index = best ? *best : NearestToFit(spec_, budget_, tried);
     Evaluated& one = tried[index].evaluated;
     if (best) {
       RETURN_IF_ERROR(CheckAdmitted(budget_, LimitsOf(spec_), one.layout, &one.programs));
-      for (Tried& other : tried) RETURN_IF_ERROR(Simulated(&other.evaluated));
+      for (TriedLayout& other : tried) RETURN_IF_ERROR(Simulated(&other.evaluated));
     } else if (!options_.first_fit) {  // of a search for what fits nobody reads what does not
       RETURN_IF_ERROR(Simulated(&one));
     }
@@ -170,7 +170,7 @@ class LayoutSearch {
     constexpr double kMuch = 0.85;
     const Proposal* smallest = nullptr;
     for (const Proposal& one : proposals) {
-      if (one.to_fit || HopelessElsewhere(one.memory, one.layout, spec_)) continue;
+      if (one.to_fit || InfeasibleElsewhere(one.memory, one.layout, spec_)) continue;
       if (LayerPasses(one.layout, model_.config.layers) <= kShownLayerPasses) continue;
       if (smallest == nullptr || one.memory.total() < smallest->memory.total()) smallest = &one;
     }

@@ -16,9 +16,11 @@ constexpr double kWorthItSeconds = 0.05;
 
 double SecondsOf(const Evaluated& one) { return one.simulation.step_seconds; }
 
-std::optional<size_t> BestOfKind(const std::vector<Tried>& tried, LayoutKind kind) {
+std::optional<size_t> BestOfKind(const std::vector<TriedLayout>& tried, LayoutKind kind) {
   std::optional<size_t> fastest, best;
-  const auto counts = [&](const Tried& one) { return one.kind == kind && one.evaluated.fits; };
+  const auto counts = [&](const TriedLayout& one) {
+    return one.kind == kind && one.evaluated.fits;
+  };
   for (size_t i = 0; i < tried.size(); ++i) {
     if (!counts(tried[i])) continue;
     const double seconds = SecondsOf(tried[i].evaluated);
@@ -39,7 +41,7 @@ double WorthIt(double plain_seconds) {
   return std::min(plain_seconds / kWorthIt, plain_seconds - kWorthItSeconds);
 }
 
-std::optional<size_t> BestOf(const std::vector<Tried>& tried) {
+std::optional<size_t> BestOf(const std::vector<TriedLayout>& tried) {
   std::optional<size_t> best;
   for (const LayoutKind kind :
        {LayoutKind::kPlain, LayoutKind::kSharded, LayoutKind::kOnDevice, LayoutKind::kOnTiers}) {
@@ -51,11 +53,11 @@ std::optional<size_t> BestOf(const std::vector<Tried>& tried) {
   return best;
 }
 
-std::vector<Evaluated> InOrder(size_t first, std::vector<Tried> tried) {
+std::vector<Evaluated> InOrder(size_t first, std::vector<TriedLayout> tried) {
   std::vector<Evaluated> ordered;
   ordered.push_back(std::move(tried[first].evaluated));
   tried.erase(tried.begin() + static_cast<std::ptrdiff_t>(first));
-  for (Tried& one : tried) ordered.push_back(std::move(one.evaluated));
+  for (TriedLayout& one : tried) ordered.push_back(std::move(one.evaluated));
   std::stable_sort(ordered.begin() + 1, ordered.end(), [](const Evaluated& a, const Evaluated& b) {
     return std::pair(!a.fits, SecondsOf(a)) < std::pair(!b.fits, SecondsOf(b));
   });
@@ -63,7 +65,7 @@ std::vector<Evaluated> InOrder(size_t first, std::vector<Tried> tried) {
 }
 
 size_t NearestToFit(const v1::JobSpec& spec, const Budget& budget,
-                    const std::vector<Tried>& tried) {
+                    const std::vector<TriedLayout>& tried) {
   const TierLimits limits = LimitsOf(spec);
   const auto over = [&](const Evaluated& one) {
     const auto part = [](int64_t bytes, int64_t limit) {
@@ -73,9 +75,10 @@ size_t NearestToFit(const v1::JobSpec& spec, const Budget& budget,
                      part(one.host_bytes, limits.host_bytes),
                      part(one.nvme_bytes, limits.nvme_bytes)});
   };
-  const auto nearest = std::min_element(
-      tried.begin(), tried.end(),
-      [&](const Tried& a, const Tried& b) { return over(a.evaluated) < over(b.evaluated); });
+  const auto nearest =
+      std::min_element(tried.begin(), tried.end(), [&](const TriedLayout& a, const TriedLayout& b) {
+        return over(a.evaluated) < over(b.evaluated);
+      });
   return static_cast<size_t>(nearest - tried.begin());
 }
 

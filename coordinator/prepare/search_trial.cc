@@ -84,7 +84,7 @@ absl::Status Trial::Try(const std::vector<const Proposal*>& proposals, LayoutKin
 absl::Status Trial::TrySmallest(const std::vector<const Proposal*>& proposals, LayoutKind kind) {
   const auto smaller = [this](const Proposal* a, const Proposal* b) {
     const auto key = [this](const Proposal& one) {
-      return std::tuple(!Affordable(one.layout), HopelessElsewhere(one.memory, one.layout, spec_),
+      return std::tuple(!Affordable(one.layout), InfeasibleElsewhere(one.memory, one.layout, spec_),
                         one.memory.total());
     };
     return key(*a) < key(*b);
@@ -118,7 +118,7 @@ absl::Status Trial::TryPromising(std::vector<const Proposal*> proposals, int64_t
   int tries = 0;
   for (const Proposal* one : proposals) {
     double fastest = 1e300;
-    for (const Tried& tried : tried_) {
+    for (const TriedLayout& tried : tried_) {
       if (tried.evaluated.fits)
         fastest = std::min(fastest, tried.evaluated.simulation.step_seconds);
     }
@@ -166,7 +166,7 @@ absl::Status Trial::TryThose(const std::vector<const Proposal*>& proposals, Layo
 
 absl::Status Trial::TryFaster(const std::vector<const Proposal*>& proposals, LayoutKind kind) {
   const bool faster = !proposals.empty() && proposals.front()->memory.total() > ArenaMax();
-  const bool tried_any = std::any_of(tried_.begin(), tried_.end(), [kind](const Tried& one) {
+  const bool tried_any = std::any_of(tried_.begin(), tried_.end(), [kind](const TriedLayout& one) {
     return one.kind == kind && one.evaluated.fits;
   });
   if (!faster || !tried_any || options_.fitting_max == 1 || instructions_ > kCheapInstructions) {
@@ -177,7 +177,7 @@ absl::Status Trial::TryFaster(const std::vector<const Proposal*>& proposals, Lay
 
 bool Trial::fits() const {
   return std::any_of(tried_.begin(), tried_.end(),
-                     [](const Tried& one) { return one.evaluated.fits; });
+                     [](const TriedLayout& one) { return one.evaluated.fits; });
 }
 
 absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, LayoutKind kind,
@@ -323,7 +323,7 @@ int64_t Trial::ArenaMax() const {
 }
 
 bool Trial::MayFit(const Proposal& proposal, double part) const {
-  if (HopelessElsewhere(proposal.memory, proposal.layout, spec_)) return false;
+  if (InfeasibleElsewhere(proposal.memory, proposal.layout, spec_)) return false;
   // Those over what other tiers have come second, as on the device: each miss costs what a hit
   // does.
   if (part <= kMayFit && UnlikelyElsewhere(proposal.memory, spec_)) return false;
@@ -347,7 +347,7 @@ double Trial::OffBy(const v1::Layout& layout) const {
 }
 
 bool Trial::Known(const v1::Layout& layout) const {
-  return std::any_of(tried_.begin(), tried_.end(), [&](const Tried& one) {
+  return std::any_of(tried_.begin(), tried_.end(), [&](const TriedLayout& one) {
     return one.evaluated.layout.SerializeAsString() == layout.SerializeAsString();
   });
 }

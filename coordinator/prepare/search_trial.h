@@ -76,7 +76,7 @@ class Trial {
   void Forget() { off_by_.clear(); }
 
   // Those that do not fit are not simulated.
-  std::vector<Tried> Take() { return std::move(tried_); }
+  std::vector<TriedLayout> Take() { return std::move(tried_); }
   // Why the first that cannot be compiled cannot; OK when all could that were tried.
   const absl::Status& refusal() const { return refusal_; }
 
@@ -90,9 +90,9 @@ class Trial {
   absl::Status TryFaster(const std::vector<const Proposal*>& proposals, LayoutKind kind);
   absl::Status TrySmallest(const std::vector<const Proposal*>& proposals, LayoutKind kind);
   absl::StatusOr<Evaluated> Compiled(const v1::Layout& layout);
-  // What is computed again, chosen for the bytes there are.
+  // What is recomputed, chosen for the bytes there are.
   std::optional<v1::Layout> Fitted(const Proposal& proposal, std::vector<int64_t>* targets) const;
-  // With less for each stage that is over its bytes; nothing when all is computed again already.
+  // With less for each stage that is over its bytes; nothing when all is recomputed already.
   std::optional<v1::Layout> Corrected(const Evaluated& one, std::vector<int64_t>* targets) const;
   // With more elsewhere, by what each tier has too much.
   std::optional<v1::Layout> MovedMore(const Evaluated& one, OffloadWay way,
@@ -115,7 +115,7 @@ class Trial {
   const Budget& budget_;
   TrialOptions options_;
   const MemoryEstimator memory_;
-  std::vector<Tried> tried_;
+  std::vector<TriedLayout> tried_;
   double fastest_estimate_ = 1e300;
   int64_t instructions_ = 0;  // compiled so far
   bool all_tried_ = true;

@@ -1,4 +1,4 @@
-// How far the time of a plan on paper may be off, and what it hangs on most.
+// How far the time of a what-if plan may be off, and what it hangs on most.
 //
 // Pure and thread-safe.
 //

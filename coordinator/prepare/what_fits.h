@@ -1,5 +1,5 @@
 // For a job that does not fit: what would. Found by really compiling changes of the spec, the
-// cheapest first (variations.h), those that closed forms call hopeless left out.
+// cheapest first (variations.h), those that closed forms call infeasible left out.
 //
 // However large the model and the cluster, it ends after so many layouts compared and instructions
 // compiled, and says what it has not tried then. A little of each change is tried first, so that
@@ -45,11 +45,11 @@ struct ChangeLimits {
 // ends soon.
 ChangeLimits LimitsAfter(const SearchCost& search);
 // Told what is tried next, in words; first, once, that closed forms are asked.
-using TellTried = std::function<void(const std::string& words)>;
+using TellProgress = std::function<void(const std::string& words)>;
 
 // At most `most`; none when no layout, precision or sequence_length fits. `tell` may be empty.
 Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
-                       const TellTried& tell, const ChangeLimits& limits = {});
+                       const TellProgress& tell, const ChangeLimits& limits = {});
 
 // RESOURCE_EXHAUSTED that says what the layout that was found nearest needs of each tier that is
 // too small, what there is, what holds the most, and the cheapest of `changes`.

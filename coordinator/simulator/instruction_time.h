@@ -1,6 +1,7 @@
 // How long one instruction takes on a time model when nothing else is in its way: computations as
 // compute_time.h says; collectives and transfers as link_time.h says;
-// copies by the rate between their tiers. What instructions beside each other cost is pace.h's.
+// copies by the rate between their tiers. What instructions beside each other cost is
+// contention.h's.
 //
 // Thread-safe once made.
 //

@@ -47,10 +47,10 @@ absl::Status JointRun::Run() {
   for (int stage = 0; stage < static_cast<int>(inputs_.size()); ++stage) {
     RETURN_IF_ERROR(Arrange(stage));
   }
-  for (size_t i = 0; i < meetings_.size(); ++i) {
-    tasks_.push_back({.meeting = static_cast<int>(i)});
+  for (size_t i = 0; i < rendezvous_.size(); ++i) {
+    tasks_.push_back({.rendezvous = static_cast<int>(i)});
   }
-  first_meeting_ = static_cast<int>(tasks_.size() - meetings_.size());
+  first_rendezvous_ = static_cast<int>(tasks_.size() - rendezvous_.size());
   StartAll();
   while (!ends_.empty()) {
     const auto [when, task, version] = ends_.top();
@@ -79,14 +79,14 @@ absl::Status JointRun::Arrange(int stage) {
   const v1::Program& program = *inputs_[stage].program;
   const int size = inputs_[stage].size();
   stages_[stage].streams.resize(program.streams_size());
-  stages_[stage].meeting.assign(size, -1);
+  stages_[stage].rendezvous.assign(size, -1);
   stages_[stage].waiting.resize(size);
   ran_[stage].resize(size);
-  std::map<MeetingKey, uint32_t> counts;
+  std::map<RendezvousKey, uint32_t> counts;
   for (int i = 0; i < size; ++i) {
     RETURN_IF_ERROR(CheckInstruction(inputs_[stage], i));
     stages_[stage].streams[inputs_[stage].At(i).stream()].instructions.push_back(i);
-    FindMeeting({stage, i}, &counts);
+    FindRendezvous({stage, i}, &counts);
   }
   for (int stream = 0; stream < program.streams_size(); ++stream) {
     stages_[stage].streams[stream].task = static_cast<int>(tasks_.size());
@@ -96,21 +96,22 @@ absl::Status JointRun::Arrange(int stage) {
   return absl::OkStatus();
 }
 
-void JointRun::FindMeeting(InstructionRef ref, std::map<MeetingKey, uint32_t>* counts) {
+void JointRun::FindRendezvous(InstructionRef ref, std::map<RendezvousKey, uint32_t>* counts) {
   const v1::Program& program = *inputs_[ref.stage].program;
   const v1::Instruction& instruction = At(ref);
   const int participants = Participants(program, instruction);
   if (participants < 2) return;
-  MeetingKey key = {instruction.collective().group(), 0, 0, 0};
+  RendezvousKey key = {instruction.collective().group(), 0, 0, 0};
   if (instruction.has_transfer()) {
     const v1::TransferOp& op = instruction.transfer();
     key = {op.group(), program.stage(), op.peer_stage(), 0};
     if (op.kind() == v1::RECEIVE) std::swap(key[1], key[2]);
   }
   key[3] = (*counts)[key]++;
-  const auto [found, is_new] = meeting_of_.try_emplace(key, static_cast<int>(meetings_.size()));
-  if (is_new) meetings_.push_back({.expected = participants});
-  stages_[ref.stage].meeting[ref.instruction] = found->second;
+  const auto [found, is_new] =
+      rendezvous_of_.try_emplace(key, static_cast<int>(rendezvous_.size()));
+  if (is_new) rendezvous_.push_back({.expected = participants});
+  stages_[ref.stage].rendezvous[ref.instruction] = found->second;
 }
 
 // Stages among those given that take part in the instruction.
@@ -136,7 +137,7 @@ void JointRun::Advance(int stage, int index) {
   RunInstruction run;
   if (!Ready(ref, index, &run)) return;
   stream.busy = true;
-  if (stages_[stage].meeting[ref.instruction] >= 0) {
+  if (stages_[stage].rendezvous[ref.instruction] >= 0) {
     Arrive(ref, run);
     return;
   }
@@ -174,22 +175,22 @@ double JointRun::Alone(InstructionRef ref, const RunInstruction& run) const {
 }
 
 void JointRun::Arrive(InstructionRef ref, const RunInstruction& ready) {
-  const int index = stages_[ref.stage].meeting[ref.instruction];
-  Meeting& meeting = meetings_[index];
-  meeting.members.push_back(ref);
-  meeting.seconds = std::max(meeting.seconds, Alone(ref, ready));
-  if (ready.start_seconds > meeting.start) {
-    meeting.start = ready.start_seconds;
-    meeting.after = ready.after;
+  const int index = stages_[ref.stage].rendezvous[ref.instruction];
+  Rendezvous& rendezvous = rendezvous_[index];
+  rendezvous.members.push_back(ref);
+  rendezvous.seconds = std::max(rendezvous.seconds, Alone(ref, ready));
+  if (ready.start_seconds > rendezvous.start) {
+    rendezvous.start = ready.start_seconds;
+    rendezvous.after = ready.after;
   }
-  if (static_cast<int>(meeting.members.size()) < meeting.expected) return;
-  Start(first_meeting_ + index, {.start_seconds = meeting.start, .after = meeting.after},
-        meeting.seconds);
+  if (static_cast<int>(rendezvous.members.size()) < rendezvous.expected) return;
+  Start(first_rendezvous_ + index, {.start_seconds = rendezvous.start, .after = rendezvous.after},
+        rendezvous.seconds);
 }
 
 absl::Span<const InstructionRef> JointRun::Members(const Task& task) const {
-  if (task.meeting < 0) return absl::MakeConstSpan(&task.alone, 1);
-  return meetings_[task.meeting].members;
+  if (task.rendezvous < 0) return absl::MakeConstSpan(&task.alone, 1);
+  return rendezvous_[task.rendezvous].members;
 }
 
 void JointRun::Start(int index, const RunInstruction& run, double seconds) {

@@ -3,9 +3,9 @@
 //
 // An instruction is ready when its stream is free and its waits are over; when what it waited for
 // last was on another stream, waking its own takes WakeSeconds. Streams run at the same time and
-// slow each other down as pace.h says. Instructions of several stages that communicate, the two
-// ends of a transfer and the members of a collective over the pipeline, start when all of them are
-// ready and end together, at the pace of the slowest. The ranks of one stage do the same at the
+// slow each other down as contention.h says. Instructions of several stages that communicate, the
+// two ends of a transfer and the members of a collective over the pipeline, start when all of them
+// are ready and end together, at the pace of the slowest. The ranks of one stage do the same at the
 // same time, so that one stands for all.
 //
 // Discrete events in the order of time: whenever something starts or ends, the rest of what runs
@@ -27,7 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "coordinator/simulator/pace.h"
+#include "coordinator/simulator/contention.h"
 #include "proto/program/play_order.h"
 #include "proto/v1/plan.pb.h"
 #include "proto/v1/program.pb.h"
@@ -76,28 +76,28 @@ class JointRun {
   struct Stream {
     std::vector<int> instructions;
     size_t next = 0;
-    bool busy = false;  // its next instruction runs, or waits in a meeting
+    bool busy = false;  // its next instruction runs, or waits in a rendezvous
     int task = -1;      // index in tasks_ of what runs here alone
   };
   struct Stage {
     std::vector<Stream> streams;
-    std::vector<int> meeting;               // by place: index in meetings_; -1: meets nobody
+    std::vector<int> rendezvous;            // by place: index in rendezvous_; -1: needs no other
     std::vector<std::vector<int>> waiting;  // by place: streams that go on when it ends
     WorkCounts running = {};
     double contention = 0;  // of all that communicate
   };
   // Instructions that start together.
-  struct Meeting {
+  struct Rendezvous {
     int expected = 0;
     std::vector<InstructionRef> members;
     double start = 0;
     InstructionRef after;
     double seconds = 0;  // of the slowest
   };
-  // What runs: an instruction, or a meeting.
+  // What runs: an instruction, or a rendezvous.
   struct Task {
     InstructionRef alone;  // or
-    int meeting = -1;
+    int rendezvous = -1;
     double start = 0;
     InstructionRef after;
     double left = 0;  // seconds at the pace of 1, at `since`
@@ -107,16 +107,16 @@ class JointRun {
   };
   struct Node {
     std::vector<int> tasks;  // that run, in the order of their start
-    Pace::Load load;
+    Contention::Load load;
     bool changed = false;
   };
 
   // Group, sender and receiver (0 and 0: a collective), and how many of these there were before.
-  using MeetingKey = std::array<uint32_t, 4>;
+  using RendezvousKey = std::array<uint32_t, 4>;
   using End = std::tuple<double, int, uint32_t>;  // when, task, version
 
   absl::Status Arrange(int stage);
-  void FindMeeting(InstructionRef ref, std::map<MeetingKey, uint32_t>* counts);
+  void FindRendezvous(InstructionRef ref, std::map<RendezvousKey, uint32_t>* counts);
   int Participants(const v1::Program& program, const v1::Instruction& instruction) const;
   void StartAll();
   void Advance(int stage, int stream);
@@ -140,15 +140,15 @@ class JointRun {
   }
 
   const std::vector<StageInput>& inputs_;
-  const Pace pace_;
+  const Contention pace_;
   double now_ = 0;
   std::vector<Stage> stages_;
   std::vector<std::vector<RunInstruction>> ran_;
-  std::vector<Meeting> meetings_;
-  std::map<MeetingKey, int> meeting_of_;   // index in meetings_
-  std::vector<std::pair<int, int>> work_;  // stage and stream that may go on
-  std::vector<Task> tasks_;                // one a stream, then one a meeting
-  int first_meeting_ = 0;                  // in tasks_
+  std::vector<Rendezvous> rendezvous_;
+  std::map<RendezvousKey, int> rendezvous_of_;  // index in rendezvous_
+  std::vector<std::pair<int, int>> work_;       // stage and stream that may go on
+  std::vector<Task> tasks_;                     // one a stream, then one a rendezvous
+  int first_rendezvous_ = 0;                    // in tasks_
   std::vector<Node> nodes_;
   std::priority_queue<End, std::vector<End>, std::greater<End>> ends_;
 };

@@ -16,8 +16,8 @@
 // longest play tells.
 //
 // Instructions that run at the same time slow each other down where they share a link between tiers
-// or, on the CPU backend, cores (pace.h): then computation is longer for what runs beside it, and
-// nothing is hidden for free.
+// or, on the CPU backend, cores (contention.h): then computation is longer for what runs beside it,
+// and nothing is hidden for free.
 //
 // Pure and thread-safe.
 //

@@ -19,7 +19,7 @@ std::vector<SpecKey> FormatKeys() {
        "Format of matrices as products read them: what these compute with (bf16; f16 with precision "
        "fp16) from f32 masters that lie with the moments, or f32. The numbers are the same. Without "
        "it chosen: 16 bits with zero; alone, or where they rest off the device, they cost 2 bytes a "
-       "parameter beside the masters, and halve what is brought"},
+       "parameter beside the masters, and halve what is prefetched"},
       {"formats.gradient",
        kChoice,
        "",

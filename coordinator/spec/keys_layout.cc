@@ -65,7 +65,7 @@ std::vector<SpecKey> LayoutKeys() {
        0,
        {"none", "selective", "block", "every", "sqrt", "full"},
        "",
-       "Activations computed again in the backward pass: none, the cheap ones, of each layer, of "
+       "Activations recomputed in the backward pass: none, the cheap ones, of each layer, of "
        "every recompute_every layers, of about sqrt(layers) layers, of a whole stage"},
       {"layout.recompute_every",
        kInteger,
@@ -244,7 +244,7 @@ std::vector<SpecKey> LayoutKeys() {
        kMaxBytes,
        {},
        "",
-       "Larger matrices of layers and of the LM head that are brought for each use (off the "
+       "Larger matrices of layers and of the LM head that are prefetched for each use (off the "
        "device, "
        "or zero 3) are multiplied in tiles of this size; 0: never; without effect with tp, on "
        "embeddings and tied heads"},

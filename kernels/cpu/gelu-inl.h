@@ -1,5 +1,5 @@
 // GELU (tanh form) and its slope, shared by the activation kernels and the matmul's epilogue: a
-// product's activation can be computed again from the stored product, bit for bit.
+// product's activation can be recomputed from the stored product, bit for bit.
 //
 // gelu(x) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3) is the tanh form rewritten: it
 // keeps its relative accuracy where the tanh form cancels.

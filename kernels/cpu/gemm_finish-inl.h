@@ -163,7 +163,7 @@ HWY_INLINE void FinishEpilogueRows(const BlockJob& job, int64_t begin, int64_t e
       if (bias != nullptr) v = hn::Add(v, access.Load(bias + i));
       if (!residual.absent()) v = hn::Add(v, residual.Load(i, access));
       if constexpr (kEpilogue == Epilogue::kGelu) {
-        // What is kept is what the activation is of: computed again from aux, it has the same bits.
+        // What is kept is what the activation is of: recomputed from aux, it has the same bits.
         if (!aux.absent()) {
           aux.template Store<Rounding>(v, i, access);
           v = aux.Load(i, access);

@@ -1,5 +1,5 @@
 // The gradient of attention by keys on sm_90a: dk and dv, from transposed probabilities that are
-// computed again. A producer warpgroup keeps a ring of tiles of queries and do filled, with their
+// recomputed. A producer warpgroup keeps a ring of tiles of queries and do filled, with their
 // statistics; each of two consumer warpgroups takes 64 keys of a kv head, over all query heads that
 // share it, in order.
 //

@@ -1,4 +1,4 @@
-// The gradient of attention by queries on sm_90a: dq, from probabilities that are computed again. A
+// The gradient of attention by queries on sm_90a: dq, from probabilities that are recomputed. A
 // producer warpgroup keeps a ring of key and value tiles filled; each of two consumer warpgroups
 // takes 64 queries and starts the scores of the next tile beside the products of this one.
 //

@@ -14,7 +14,7 @@
 
 #include "base/status_macros.h"
 #include "proto/check/instruction/refuse.h"
-#include "proto/check/meetings.h"
+#include "proto/check/rendezvous_matching.h"
 #include "proto/program/grid.h"
 
 namespace terrace::check {
@@ -206,9 +206,9 @@ absl::Status CheckTermination(absl::Span<const v1::Program> stages, const AllWri
   for (int q = 0; q < stages[0].sequences_size(); ++q) {
     std::vector<const WrittenSequence*> of_stages;
     for (const std::vector<WrittenSequence>& of_stage : written) of_stages.push_back(&of_stage[q]);
-    Meetings meetings(stages, q, std::move(of_stages));
-    RETURN_IF_ERROR(meetings.Match());
-    RETURN_IF_ERROR(meetings.Run());
+    RendezvousMatching matching(stages, q, std::move(of_stages));
+    RETURN_IF_ERROR(matching.Match());
+    RETURN_IF_ERROR(matching.Run());
   }
   return absl::OkStatus();
 }

@@ -33,7 +33,7 @@ absl::Status CheckLoops(const v1::Program& program);
 // turn. REQUIRES: CheckLoops passed for each, here and below.
 int64_t IterationsLeftOutAlike(absl::Span<const v1::Program> stages);
 
-// How many the loops of a stage may leave out, so that those that are left show each meeting of
+// How many the loops of a stage may leave out, so that those that are left show each rendezvous of
 // values in the slots.
 int64_t IterationsLeftOut(const v1::Program& program);
 

@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/joint.h"
-#include "proto/check/meetings.h"
+#include "proto/check/rendezvous_matching.h"
 #include "proto/program/grid.h"
 
 namespace terrace::check {

@@ -12,15 +12,15 @@
 
 namespace terrace {
 
-class EvaluationShown {
+class EvaluationProgressLine {
  public:
   // Silent unless standard error is a terminal.
-  explicit EvaluationShown(bool terminal) : terminal_(terminal) {}
-  ~EvaluationShown() {
+  explicit EvaluationProgressLine(bool terminal) : terminal_(terminal) {}
+  ~EvaluationProgressLine() {
     if (shown_) std::fprintf(stderr, "\r\033[K");
   }
-  EvaluationShown(const EvaluationShown&) = delete;
-  EvaluationShown& operator=(const EvaluationShown&) = delete;
+  EvaluationProgressLine(const EvaluationProgressLine&) = delete;
+  EvaluationProgressLine& operator=(const EvaluationProgressLine&) = delete;
 
   void Show(const v1::EvaluationProgress& progress) {
     if (!terminal_) return;

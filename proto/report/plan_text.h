@@ -13,7 +13,7 @@ namespace terrace {
 
 std::string PlanText(const v1::Plan& plan);
 
-// Of a plan on paper, two sentences: between which times a step is expected, and the rate that it
+// Of a what-if plan, two sentences: between which times a step is expected, and the rate that it
 // hangs on most; empty for others.
 std::string UncertaintyText(const v1::Plan& plan);
 

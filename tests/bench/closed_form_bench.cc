@@ -3,7 +3,7 @@
 // divided by the arenas and by the simulated step. A table by kind of layout: how many, the least,
 // the 5th percentile, the median, the 95th and the most of closed form over compiled, on each tier,
 // and over simulated. Below 1 the closed form promises a layout that does not fit, or is slower,
-// above 1 it calls one hopeless that does.
+// above 1 it calls one infeasible that does.
 //
 // --clip C: train.clip_grad_norm of the jobs (1); 0: gradients are used up at once.
 // --each N draws N layouts of each job (120), of as many kinds as there are; --seed S draws others
@@ -92,11 +92,11 @@ absl::StatusOr<Job> JobOf(const SearchCase& c, double clip_grad_norm) {
   ASSIGN_OR_RETURN(const Cluster cluster, ParseCluster(c.cluster));
   RETURN_IF_ERROR(ApplyCluster(cluster, &job.spec));
   ASSIGN_OR_RETURN(job.model, ReadModel(job.spec));
-  job.budget = BudgetOnPaper(job.spec, cluster);
+  job.budget = WhatIfBudget(job.spec, cluster);
   return job;
 }
 
-// A layout of every kind that the job allows, in an order of chance. What is computed again and
+// A layout of every kind that the job allows, in an order of chance. What is recomputed and
 // what rests elsewhere is drawn for each layout.
 absl::StatusOr<std::vector<v1::Layout>> Draw(const Job& job, std::mt19937_64* random) {
   std::vector<v1::Offload> offloads(12);  // most of nothing

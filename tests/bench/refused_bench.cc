@@ -77,7 +77,7 @@ bool PrintRefusal(const Refused& c, bool verbose) {
   int tries = -1;  // the first thing told is that closed forms are asked
   double first = 0;
   const auto prepared =
-      PrepareAnyway(spec, BudgetOnPaper(spec, *cluster), [&](const std::string& words) {
+      PrepareAnyway(spec, WhatIfBudget(spec, *cluster), [&](const std::string& words) {
         if (++tries == 0) first = Now() - start;
         if (verbose) std::printf("  %.2f trying %s\n", Now() - start, words.c_str());
         if (verbose) std::fflush(stdout);

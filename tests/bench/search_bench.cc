@@ -86,7 +86,7 @@ absl::StatusOr<Job> JobOf(const SearchCase& c) {
   absl::StatusOr<Model> model = ReadModel(job.spec);
   if (!model.ok()) return model.status();
   job.model = *std::move(model);
-  job.budget = BudgetOnPaper(job.spec, *cluster);
+  job.budget = WhatIfBudget(job.spec, *cluster);
   return job;
 }
 

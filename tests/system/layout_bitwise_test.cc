@@ -205,7 +205,7 @@ v1::Layout Rounded(v1::Layout layout) {
 }
 
 // Every element has its bits, wherever it is updated: in shards of whole layers, in stages, after
-// passes that are computed again.
+// passes that are recomputed.
 TEST(StochasticRoundingTest, WhoeverUpdatesAWeightRoundsItAlike) {
   for (const char* family : {"gpt2", "llama", "qwen3"}) {
     const JobData data = DataOf(family, /*clip=*/0);

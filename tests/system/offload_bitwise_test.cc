@@ -129,7 +129,7 @@ TEST_P(OffloadBitwiseTest, RoundedWeightsChangeNothing) {
   }
 }
 
-// They are brought, updated and taken back in their format, scales with codes.
+// They are prefetched, updated and taken back in their format, scales with codes.
 TEST_P(OffloadBitwiseTest, MomentsInFewerBitsAreTheSameOnAnyTier) {
   const JobData data = DataOf(GetParam());
   for (const char* format : {"bf16", "int8"}) {

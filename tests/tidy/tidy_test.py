@@ -35,6 +35,15 @@ LIBRARIES = {
     r"google/protobuf|\.pb\.h": r"^(?!kernels|base|worker/memory|worker/comm)",
     r"<gtest|<gmock|<benchmark": r"^tests",
 }
+# Words of code that docs/terminology.md has the field's word for.
+RETIRED = {
+    r"\b[Hh]opeless": "infeasible",
+    r"\b[Bb]outs?\b": "live range",
+    r"\b[Ll]adder\b": "fallbacks",
+    r"\b[Cc]ompanions\b": "co-running ranks",
+    r"computed again": "recomputed",
+    r"\bunearned\b|\bearn(s|ed)?\b": "reuse wait",
+}
 BANNED = [r"\bTODO\b", r"\bFIXME\b", r"\bXXX\b", r"ifdef TESTING", r"FRIEND_TEST", r"using namespace std;"]
 
 
@@ -170,6 +179,9 @@ def main():
             for word in BANNED:
                 if re.search(word, line):
                     report(name, number, f"banned: {word}")
+            for word, instead in RETIRED.items():
+                if re.search(word, line):
+                    report(name, number, f"a retired word: say {instead} (docs/terminology.md)")
         check_includes(name, lines, layers, report)
     for problem in problems:
         print(problem)

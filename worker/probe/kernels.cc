@@ -48,15 +48,15 @@ absl::StatusOr<KernelProbe> KernelProbe::Create(int threads, int ranks) {
     return absl::InternalError(prepared.message);
   }
   ASSIGN_OR_RETURN(KernelRunner runner, KernelRunner::Create(threads));
-  ASSIGN_OR_RETURN(auto companions, Companions::Create(ranks - 1, threads));
-  return KernelProbe(std::move(runner), std::move(companions), LastLevelCacheBytes() / ranks);
+  ASSIGN_OR_RETURN(auto co_running, CoRunningRanks::Create(ranks - 1, threads));
+  return KernelProbe(std::move(runner), std::move(co_running), LastLevelCacheBytes() / ranks);
 }
 
 double KernelProbe::Turn(const ProbeCase& one) {
   runner_.SetWindow(0);
-  companions_->Do(&one);
+  co_running_->Do(&one);
   const double seconds = Calls(one);
-  companions_->Do(nullptr);
+  co_running_->Do(nullptr);
   return seconds;
 }
 
@@ -64,10 +64,10 @@ double KernelProbe::CachedTurn(const ProbeCase& one) {
   const int64_t window_bytes = runner_.WindowInCache(one, cache_bytes_);
   if (window_bytes == 0) return 0;
   runner_.SetWindow(window_bytes);
-  companions_->Do(&one, window_bytes);
+  co_running_->Do(&one, window_bytes);
   for (int64_t i = runner_.RoundOf(one, window_bytes); i > 0; --i) runner_.Call(one);
   const double seconds = Calls(one);
-  companions_->Do(nullptr);
+  co_running_->Do(nullptr);
   return seconds;
 }
 

@@ -2,7 +2,7 @@
 //
 // Each case runs on memory that other work has pushed out of the caches, as in a training step, and
 // where it is small enough also on memory that has stayed in the rank's part of the last cache;
-// while as many ranks as have room on the machine do the same (companions.h). All cases take
+// while as many ranks as have room on the machine do the same (co_running.h). All cases take
 // turns several times over the whole probe; of a case the mean over its turns counts, of a turn the
 // median of its few calls: a step takes calls as they come, in the machine's fast moments and in
 // its slow ones.
@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "proto/v1/hardware.pb.h"
 #include "worker/probe/cases.h"
-#include "worker/probe/companions.h"
+#include "worker/probe/co_running.h"
 #include "worker/probe/runner.h"
 
 namespace terrace {
@@ -51,8 +51,8 @@ class KernelProbe {
   void Measure(ProbeDepth depth, const ProbeProgress& progress, v1::HardwareProfile* profile);
 
  private:
-  KernelProbe(KernelRunner runner, std::unique_ptr<Companions> companions, int64_t cache_bytes)
-      : runner_(std::move(runner)), companions_(std::move(companions)), cache_bytes_(cache_bytes) {}
+  KernelProbe(KernelRunner runner, std::unique_ptr<CoRunningRanks> co_running, int64_t cache_bytes)
+      : runner_(std::move(runner)), co_running_(std::move(co_running)), cache_bytes_(cache_bytes) {}
   // Seconds of one call: the median of a few in a row. REQUIRES: the case fits.
   double Turn(const ProbeCase& one);
   // The same in the cache; 0 when it has no room.
@@ -60,7 +60,7 @@ class KernelProbe {
   double Calls(const ProbeCase& one);
 
   KernelRunner runner_;
-  std::unique_ptr<Companions> companions_;
+  std::unique_ptr<CoRunningRanks> co_running_;
   int64_t cache_bytes_;
   double spread_ = 1;
   std::string cut_short_;

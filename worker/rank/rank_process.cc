@@ -22,7 +22,6 @@
 #include "worker/memory/host_share.h"
 #include "worker/rank/memory_report.h"
 #include "worker/rank/program_file.h"
-#include "worker/reporting/cause.h"
 #include "worker/reporting/failure.h"
 #include "worker/train/checkpoint_tokenizer.h"
 #include "worker/train/initial_state.h"

@@ -21,10 +21,10 @@
 #include "worker/rank/program_file.h"
 #include "worker/rank/program_memory.h"
 #include "worker/tools/output.h"
+#include "worker/tools/sampler.h"
 #include "worker/tools/tools.h"
 #include "worker/train/checkpoint_tokenizer.h"
 #include "worker/train/initial_state.h"
-#include "worker/train/sampler.h"
 #include "worker/vm/vm.h"
 
 namespace terrace {

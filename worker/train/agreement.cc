@@ -8,10 +8,10 @@
 
 namespace terrace {
 
-absl::StatusOr<Wishes> Agreement::Exchange(Wishes own) {
+absl::StatusOr<Votes> Agreement::Exchange(Votes own) {
   std::array<float, 2> counts = {own.stop ? 1.0f : 0.0f, own.failed ? 1.0f : 0.0f};
   RETURN_IF_ERROR(group_->AllReduce(counts.data(), counts.size(), ReduceType::kF32));
-  return Wishes{.stop = counts[0] > 0, .failed = counts[1] > 0};
+  return Votes{.stop = counts[0] > 0, .failed = counts[1] > 0};
 }
 
 absl::StatusOr<bool> Agreement::Any(bool own) {

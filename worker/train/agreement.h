@@ -15,7 +15,7 @@
 
 namespace terrace {
 
-struct Wishes {
+struct Votes {
   bool stop = false;    // somebody was asked to stop
   bool failed = false;  // somebody cannot go on (its checkpoint failed): it says why itself
 };
@@ -25,7 +25,7 @@ class Agreement {
   explicit Agreement(Communicator* all_ranks) : group_(all_ranks) {}
 
   // What any rank wishes. UNAVAILABLE when a peer is lost.
-  absl::StatusOr<Wishes> Exchange(Wishes own);
+  absl::StatusOr<Votes> Exchange(Votes own);
   // Whether any rank says so.
   absl::StatusOr<bool> Any(bool own);
   // The same of each of several questions, of which all ranks ask equally many.

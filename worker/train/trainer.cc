@@ -166,7 +166,7 @@ std::string Trainer::WayOut(int64_t steps_done) const {
 
 absl::StatusOr<bool> Trainer::AgreeToStop() {
   if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Poll());
-  ASSIGN_OR_RETURN(const Wishes wishes,
+  ASSIGN_OR_RETURN(const Votes wishes,
                    parts_.agreement->Exchange(
                        {.stop = parts_.stop->load(), .failed = !checkpoint_status_.ok()}));
   RETURN_IF_ERROR(checkpoint_status_);

@@ -35,7 +35,7 @@ struct Value {
   int sequence = kNone;        // of a STEP value: the one sequence that uses it
   int inside = kNone;          // another value that holds this one ...
   int64_t inside_offset = 0;   // ... from this element on
-  bool tile = false;           // brought for one product only (tiles.h)
+  bool tile = false;           // prefetched for one product only (tiles.h)
   int parameter = kNone;       // index in Parameters::all() of a weight, also of a gathered copy
   int ring = kNone;            // of a host buffer that copies pass through (staging.h)
 
@@ -115,7 +115,7 @@ struct Node {
   int mark = 0;            // how many layers of passes began before it (Builder::Mark)
   int turn = 0;            // as mark, but further micro-batches over the same layers do not count
   int pass = 0;            // how many passes of micro-batches began before it
-  int fetch = kNone;       // nodes of one number bring one value to the device (fetch.h)
+  int fetch = kNone;       // nodes of one number prefetch one value to the device (fetch.h)
   bool has_rule = true;    // false: part of a larger operation that has the backward rule
   int stream = 0;          // set by streams.h
   std::vector<int> waits;  // set by streams.h

@@ -275,7 +275,7 @@ void BackwardPass::NoteGelus(const std::vector<Node>& nodes) {
 
 absl::Status BackwardPass::RunSegment(const Segment& segment) {
   const int mark = builder_.mark();
-  const std::vector<Node> nodes = Repeat(segment, brought_, &builder_);
+  const std::vector<Node> nodes = Repeat(segment, prefetched_, &builder_);
   NoteGelus(nodes);
   builder_.phase = v1::BACKWARD;
   // The layer that was repeated last is the one that begins here.

@@ -1,5 +1,5 @@
 // The backward pass of a recorded forward pass: one rule per op (RuleOf in autodiff.cc), applied in
-// reverse. What was not kept is computed again first (recompute.h).
+// reverse. What was not kept is recomputed first (recompute.h).
 //
 // Gradients of activations. Every value that is differentiated has one gradient value, of the same
 // shape, so that a slice's gradient is the same slice of it. Memory is reused where the ops allow
@@ -29,14 +29,14 @@ namespace terrace::compiler {
 // Of one micro-batch over one chunk. Thread-compatible.
 class BackwardPass {
  public:
-  // `brought`: of the passes of other micro-batches over the chunk, or null (recompute.h).
-  BackwardPass(ParameterGradients* parameters, bool put_off_weights, BroughtAgain* brought,
+  // `prefetched`: of the passes of other micro-batches over the chunk, or null (recompute.h).
+  BackwardPass(ParameterGradients* parameters, bool put_off_weights, PrefetchedAgain* prefetched,
                Builder* builder)
       : parameters_(*parameters),
         builder_(*builder),
         activations_(builder),
         put_off_weights_(put_off_weights),
-        brought_(brought) {}
+        prefetched_(prefetched) {}
 
   // The gradient of `value` is in `gradient`, which this pass may overwrite.
   void Seed(Slice value, Slice gradient) { activations_.Share(value, gradient); }
@@ -72,7 +72,7 @@ class BackwardPass {
   Builder& builder_;
   ActivationGradients activations_;
   const bool put_off_weights_;
-  BroughtAgain* const brought_;
+  PrefetchedAgain* const prefetched_;
   std::vector<Node> put_off_;
   std::map<int, int> before_gelu_;
 };

@@ -44,8 +44,8 @@ struct BatchSlices {
 
 class Forward {
  public:
-  // Everything is borrowed. `keeps_weights`: what is brought to the device for one micro-batch is
-  // there for the next ones as well; else each layer brings its own.
+  // Everything is borrowed. `keeps_weights`: what is prefetched to the device for one micro-batch
+  // is there for the next ones as well; else each layer prefetches its own.
   Forward(const Model& model, const Parameters& parameters, const Parallel& parallel,
           const ForwardOptions& options, bool keeps_weights, Builder* builder)
       : config_(model.config),

@@ -34,8 +34,8 @@ std::vector<int> Forward::HeadTiles() const {
   return tiles;
 }
 
-// A head in tiles is brought tile by tile for each chunk of rows, so that it is never whole. A head
-// in one piece is brought once for all chunks.
+// A head in tiles is prefetched tile by tile for each chunk of rows, so that it is never whole. A
+// head in one piece is prefetched once for all chunks.
 void Forward::ForgetTiles() {
   if (HeadTiles().size() > 1) ForgetWeights();
 }

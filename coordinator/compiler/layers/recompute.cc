@@ -59,16 +59,17 @@ bool IsCheap(const Node& node) {
 
 class Repeater {
  public:
-  Repeater(const Segment& segment, BroughtAgain* brought, Builder* builder)
-      : segment_(segment), brought_(brought), builder_(*builder), graph_(builder->graph()) {}
+  Repeater(const Segment& segment, PrefetchedAgain* prefetched, Builder* builder)
+      : segment_(segment), prefetched_(prefetched), builder_(*builder), graph_(builder->graph()) {}
 
   std::vector<Node> Run() {
     const std::vector<bool> repeated = Choose();
-    if (brought_ != nullptr) renamed_ = *brought_;
+    if (prefetched_ != nullptr) renamed_ = *prefetched_;
     for (size_t i = 0; i < segment_.nodes.size(); ++i) {
       if (!repeated[i]) continue;
       RenameWritten(segment_.nodes[i]);
-      if (brought_ != nullptr && Brings(segment_.nodes[i])) NoteBrought(segment_.nodes[i]);
+      if (prefetched_ != nullptr && Prefetches(segment_.nodes[i]))
+        NotePrefetched(segment_.nodes[i]);
     }
     builder_.phase = v1::RECOMPUTE;
     const size_t begin = builder_.nodes().size();
@@ -84,17 +85,17 @@ class Repeater {
       }
       seen.push_back(std::move(node));
     }
-    if (brought_ == nullptr) BringTilesAgain(begin, &seen);
+    if (prefetched_ == nullptr) PrefetchTilesAgain(begin, &seen);
     return seen;
   }
 
  private:
-  bool Brings(const Node& node) const {
+  bool Prefetches(const Node& node) const {
     return node.fetch != kNone || GathersWeights(graph_, node) || DecodesWeights(graph_, node);
   }
 
   bool MayRepeat(const Node& node) const {
-    if (Brings(node)) return true;
+    if (Prefetches(node)) return true;
     if (std::holds_alternative<EnterTensorParallel>(node.what) ||
         std::holds_alternative<RingAttention>(node.what)) {
       return false;
@@ -167,17 +168,17 @@ class Repeater {
     }
   }
 
-  void NoteBrought(const Node& node) {
+  void NotePrefetched(const Node& node) {
     for (size_t k = 0; k < node.operands.size(); ++k) {
       if (!Writes(node, static_cast<int>(k))) continue;
       const int root = RootOf(node.operands[k]);
-      brought_->emplace(root, renamed_.at(root));
+      prefetched_->emplace(root, renamed_.at(root));
     }
   }
 
   // Tiles that repeated products have used come once more for the backward rules: between the two
   // uses lie all other tiles of the layer. Where they come is PlaceFetches'.
-  void BringTilesAgain(size_t begin, std::vector<Node>* seen) {
+  void PrefetchTilesAgain(size_t begin, std::vector<Node>* seen) {
     std::set<int> used;  // by what was repeated, from node `begin` on
     for (size_t i = begin; i < builder_.nodes().size(); ++i) {
       const Node& node = builder_.nodes()[i];
@@ -189,8 +190,8 @@ class Repeater {
     std::set<int> twice;  // fetches, as numbered in the segment
     for (const Node& node : *seen) {
       if (node.fetch == kNone) continue;
-      const int brought = RootOf(node.operands.back());
-      if (graph_.values[brought].tile && used.contains(brought)) twice.insert(node.fetch);
+      const int prefetched = RootOf(node.operands.back());
+      if (graph_.values[prefetched].tile && used.contains(prefetched)) twice.insert(node.fetch);
     }
     renamed_.clear();
     fetches_.clear();
@@ -222,7 +223,7 @@ class Repeater {
   }
 
   const Segment& segment_;
-  BroughtAgain* const brought_;
+  PrefetchedAgain* const prefetched_;
   Builder& builder_;
   Graph& graph_;
   std::map<int, int> renamed_;
@@ -262,8 +263,8 @@ std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange
   return plan;
 }
 
-std::vector<Node> Repeat(const Segment& segment, BroughtAgain* brought, Builder* builder) {
-  return Repeater(segment, brought, builder).Run();
+std::vector<Node> Repeat(const Segment& segment, PrefetchedAgain* prefetched, Builder* builder) {
+  return Repeater(segment, prefetched, builder).Run();
 }
 
 }  // namespace terrace::compiler

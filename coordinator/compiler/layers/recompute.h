@@ -1,4 +1,4 @@
-// What of a forward pass is kept for the backward pass, and how the rest is computed again.
+// What of a forward pass is kept for the backward pass, and how the rest is recomputed.
 //
 // A chunk's forward pass is recorded in segments of one or more layers. Before a segment is
 // differentiated, the nodes whose results were not kept are repeated, into new values, and the
@@ -7,15 +7,16 @@
 // nothing in its own backward pass reads it.
 //
 //   none       everything is kept
-//   selective  norms and activation functions are computed again from their inputs, and with
+//   selective  norms and activation functions are recomputed from their inputs, and with
 //              sequence parallelism gathered again (Korthikanti et al. 2022, arXiv 2205.05198,
 //              section 5, without attention, which flash attention recomputes itself)
 //   block      each layer keeps its input only
 //   every, sqrt, full  groups of k, about sqrt(L), or all layers of a chunk keep their first input
 //              only (Chen et al. 2016, arXiv 1604.06174)
 //
-// Weights that are brought for a use, gathered (ZeRO-3) or from another tier, are always brought
-// again: once a pass, or once for all micro-batches that pass a chunk one after the other.
+// Weights that are prefetched for a use, gathered (ZeRO-3) or from another tier, are always
+// prefetched again: once a pass, or once for all micro-batches that pass a chunk one after the
+// other.
 //
 // Thread-compatible.
 //
@@ -48,12 +49,12 @@ struct Segment {
   std::vector<Node> nodes;  // as recorded
 };
 
-// Weights as the forward passes over a chunk brought them -> as its backward passes do: values.
-using BroughtAgain = std::map<int, int>;
+// Weights as the forward passes over a chunk prefetched them -> as its backward passes do: values.
+using PrefetchedAgain = std::map<int, int>;
 
-// Appends what must be computed again and returns the segment's nodes as its backward rules should
-// see them. `brought`, unless null: what earlier segments brought is there, and what this one
-// brings is added to it.
-std::vector<Node> Repeat(const Segment& segment, BroughtAgain* brought, Builder* builder);
+// Appends what must be recomputed and returns the segment's nodes as its backward rules should
+// see them. `prefetched`, unless null: what earlier segments prefetched is there, and what this one
+// prefetches is added to it.
+std::vector<Node> Repeat(const Segment& segment, PrefetchedAgain* prefetched, Builder* builder);
 
 }  // namespace terrace::compiler

@@ -191,12 +191,13 @@ absl::Status Check(const ScheduleShape& shape) {
   return CheckChunks(shape);
 }
 
-std::optional<Place> Neighbour(const ScheduleShape& shape, int stage, const Pass& pass, int step) {
+std::optional<StageChunk> Neighbour(const ScheduleShape& shape, int stage, const Pass& pass,
+                                    int step) {
   if (pass.kind == PassKind::kBackwardWeight) return std::nullopt;
   if (pass.kind != PassKind::kForward) step = -step;
   const int chunk = ModelChunk(shape, stage, pass.chunk) + step;
   if (chunk < 0 || chunk >= shape.stages * shape.chunks) return std::nullopt;
-  return PlaceOf(shape, chunk);
+  return StageChunkOf(shape, chunk);
 }
 
 }  // namespace
@@ -213,17 +214,18 @@ int ModelChunk(const ScheduleShape& shape, int stage, int chunk) {
   return chunk * shape.stages + stage;
 }
 
-Place PlaceOf(const ScheduleShape& shape, int model_chunk) {
-  const Place place = {.stage = model_chunk % shape.stages, .chunk = model_chunk / shape.stages};
+StageChunk StageChunkOf(const ScheduleShape& shape, int model_chunk) {
+  const StageChunk place = {.stage = model_chunk % shape.stages,
+                            .chunk = model_chunk / shape.stages};
   if (shape.name == "zbv" && place.chunk == 1) return {shape.stages - 1 - place.stage, 1};
   return place;
 }
 
-std::optional<Place> ConsumerOf(const ScheduleShape& shape, int stage, const Pass& pass) {
+std::optional<StageChunk> ConsumerOf(const ScheduleShape& shape, int stage, const Pass& pass) {
   return Neighbour(shape, stage, pass, 1);
 }
 
-std::optional<Place> ProducerOf(const ScheduleShape& shape, int stage, const Pass& pass) {
+std::optional<StageChunk> ProducerOf(const ScheduleShape& shape, int stage, const Pass& pass) {
   return Neighbour(shape, stage, pass, -1);
 }
 
@@ -235,7 +237,7 @@ std::vector<int> SendsRetire(const ScheduleShape& shape, int stage, const Passes
   std::vector<int> retire(passes.size(), -1);
   std::map<std::pair<bool, int>, std::vector<int>> sent;  // by direction and peer: positions
   for (int i = 0; i < static_cast<int>(passes.size()); ++i) {
-    const std::optional<Place> to = ConsumerOf(shape, stage, passes[i]);
+    const std::optional<StageChunk> to = ConsumerOf(shape, stage, passes[i]);
     if (!to || to->stage == stage) continue;
     std::vector<int>& earlier = sent[{passes[i].kind == PassKind::kForward, to->stage}];
     if (earlier.size() >= buffers) retire[earlier[earlier.size() - buffers]] = i;

@@ -58,20 +58,20 @@ absl::StatusOr<std::vector<std::vector<Pass>>> MakeSchedule(const ScheduleShape&
 
 // Chunks of the whole model in the order of its layers: 0 to stages * chunks - 1.
 int ModelChunk(const ScheduleShape& shape, int stage, int chunk);
-struct Place {
+struct StageChunk {
   int stage = 0;
   int chunk = 0;
-  bool operator==(const Place&) const = default;
+  bool operator==(const StageChunk&) const = default;
 };
 // The inverse.
-Place PlaceOf(const ScheduleShape& shape, int model_chunk);
+StageChunk StageChunkOf(const ScheduleShape& shape, int model_chunk);
 
 // Where what a pass makes is needed next: activations in the next model chunk, gradients of inputs
 // in the one before. It may be on the same stage. None at the ends of the model and for weight
 // passes.
-std::optional<Place> ConsumerOf(const ScheduleShape& shape, int stage, const Pass& pass);
+std::optional<StageChunk> ConsumerOf(const ScheduleShape& shape, int stage, const Pass& pass);
 // Where the pass finds what it needs from another chunk.
-std::optional<Place> ProducerOf(const ScheduleShape& shape, int stage, const Pass& pass);
+std::optional<StageChunk> ProducerOf(const ScheduleShape& shape, int stage, const Pass& pass);
 
 // By position in the list of one stage: the position of the first pass that may wait until what
 // this one sent has left: the one that makes the next message but one to the same stage in the same

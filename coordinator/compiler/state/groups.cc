@@ -25,7 +25,7 @@ int Add(const std::string& name, const v1::Grid& grid, const std::vector<v1::Axi
 
 int AddTied(const ModelConfig& config, const ScheduleShape& shape, const v1::Grid& grid,
             Graph* graph) {
-  const Place last = PlaceOf(shape, shape.stages * shape.chunks - 1);
+  const StageChunk last = StageChunkOf(shape, shape.stages * shape.chunks - 1);
   if (!config.tied_embeddings || last.stage == 0) return kNone;
   const int group = Add("tied", grid, {v1::PIPELINE}, graph);
   graph->groups[group].add_stages(0);

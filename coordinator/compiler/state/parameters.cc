@@ -53,7 +53,7 @@ int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
   return static_cast<int>(it - chunks.begin());
 }
 
-// Weights that are brought to the device for each use, and are not shared by products.
+// Weights that are prefetched to the device for each use, and are not shared by products.
 bool MayTile(const Parallel& parallel, const ParametersOptions& options) {
   if (parallel.tensor() > 1) return false;
   return parallel.zero == 3 || (parallel.zero == 0 && OffDevice(options.offload.parameter()));

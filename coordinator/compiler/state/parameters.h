@@ -25,7 +25,7 @@
 // (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
 //
 // What rests off the device (tiers.h): a unit's moments, with its master where that is rounded or
-// what is whole is gathered from it; and the weights that are brought for each use.
+// what is whole is gathered from it; and the weights that are prefetched for each use.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -106,7 +106,7 @@ struct Unit {
   std::vector<int> parameters;           // ascending
   int64_t elements = 0;                  // padding between parameters and at the end included
   int weights = kNone;                   // value; kNone when it is gathered for each use
-  v1::Tier weight_tier = v1::DEVICE;     // where that rests which passes bring ...
+  v1::Tier weight_tier = v1::DEVICE;     // where that rests which passes prefetch ...
   v1::Tier master_tier = v1::DEVICE;     // ... what the optimizer updates ...
   v1::Tier optimizer_tier = v1::DEVICE;  // ... and the moments
   // With ZeRO: this rank's piece, elements / shards of it.
@@ -143,7 +143,7 @@ struct ParametersOptions {
   bool with_optimizer = true;
   int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
   v1::Offload offload;
-  int64_t tile_bytes = 0;  // larger matrices that are brought for each use are tiled; 0: none
+  int64_t tile_bytes = 0;  // larger matrices that are prefetched for each use are tiled; 0: none
   // The type of the matrices that the optimizer updates. Norms and biases are always f32.
   kernels::DType matrices = kernels::DType::kF32;
   Precisions precisions;                            // of products

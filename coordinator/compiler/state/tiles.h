@@ -1,5 +1,5 @@
 // Matrices larger than the device should hold at once, cut into tiles: parameters of their own that
-// are brought, multiplied and given up one after the other.
+// are prefetched, multiplied and given up one after the other.
 //
 // A product whose outputs tensor parallelism would split (the first of a block, the LM head) is cut
 // by its outputs: each tile makes columns of the result. One that it would split by its inputs is

@@ -18,7 +18,8 @@ Slice Weights::Of(TensorRole role, int layer) {
   return index == kNone ? Slice{} : OfParameter(index);
 }
 
-// The value that passes read or bring, and that lasts from step to step; kNone when there is none.
+// The value that passes read or prefetch, and that lasts from step to step; kNone when there is
+// none.
 int Weights::Lasting(const Parameter& parameter) {
   return parameter.rounded != kNone ? parameter.rounded : parameter.weight;
 }
@@ -30,14 +31,14 @@ Slice Weights::OfParameter(int index) {
   const int lasting = Lasting(parameter);
   if (lasting != kNone && graph.TierOf(graph.Whole(lasting)) == v1::DEVICE)
     return graph.Whole(lasting);
-  if (!brought_.contains(index)) {
+  if (!prefetched_.contains(index)) {
     if (lasting == kNone) {
       Gather(unit);
     } else {
       Fetch(index);
     }
   }
-  return graph.Whole(brought_.at(index));
+  return graph.Whole(prefetched_.at(index));
 }
 
 void Weights::Fetch(int index) {
@@ -55,7 +56,7 @@ void Weights::Fetch(int index) {
     const FetchScope fetch(&builder_);
     copies_.ToDevice(rest, Flat(here), name);
   }
-  brought_[index] = here.value;
+  prefetched_[index] = here.value;
 }
 
 void Weights::Gather(const Unit& unit) {
@@ -68,14 +69,14 @@ void Weights::Gather(const Unit& unit) {
   GatherInto(unit, all);
   for (int i : unit.parameters) {
     const Parameter& parameter = parameters_.all()[i];
-    brought_[i] = graph.Add({.name = absl::StrCat("gathered.", parameter.name()),
-                             .cls = v1::PARAMETER,
-                             .dtype = unit.dtype,
-                             .shape = parameter.shape,
-                             .sequence = builder_.sequence(),
-                             .inside = all.value,
-                             .inside_offset = parameter.offset,
-                             .parameter = i});
+    prefetched_[i] = graph.Add({.name = absl::StrCat("gathered.", parameter.name()),
+                                .cls = v1::PARAMETER,
+                                .dtype = unit.dtype,
+                                .shape = parameter.shape,
+                                .sequence = builder_.sequence(),
+                                .inside = all.value,
+                                .inside_offset = parameter.offset,
+                                .parameter = i});
   }
 }
 

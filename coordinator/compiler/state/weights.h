@@ -1,6 +1,7 @@
-// The weights as one pass sees them: those that are always there, and those that are brought to the
-// device for it, on first use: from the tier where they rest, with ZeRO-3 gathered from all ranks'
-// shards, or both, each rank fetching its own. When that happens is fetch.h's and insertions.h's.
+// The weights as one pass sees them: those that are always there, and those that are prefetched to
+// the device for it, on first use: from the tier where they rest, with ZeRO-3 gathered from all
+// ranks' shards, or both, each rank fetching its own. When that happens is fetch.h's and
+// insertions.h's.
 //
 // With layout.gather_format a rank's shard is encoded in blocks (kernels/block_codes.h), codes and
 // scales are gathered, and decoded where the weights are used: block-wise quantised all-gather,
@@ -34,8 +35,8 @@ class Weights {
   Slice Of(TensorRole role, int layer = kNone);
   // That of one parameter.
   Slice OfParameter(int index);
-  // What was brought counts as gone: a new layer begins.
-  void Forget() { brought_.clear(); }
+  // What was prefetched counts as gone: a new layer begins.
+  void Forget() { prefetched_.clear(); }
 
   // The whole weights of a unit from their shards, into memory that stays.
   void Restore(const Unit& unit);
@@ -56,7 +57,7 @@ class Weights {
   const Parallel& parallel_;
   Builder& builder_;
   TierCopies copies_;
-  std::map<int, int> brought_;  // parameter -> value
+  std::map<int, int> prefetched_;  // parameter -> value
 };
 
 // True for what may come ahead of the use of a unit's weights, all of them on the device: their

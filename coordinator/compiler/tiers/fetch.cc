@@ -13,7 +13,7 @@ constexpr int kMostMarksAhead = 2;
 
 struct Fetch {
   std::vector<size_t> nodes;
-  int value = kNone;     // what is brought, outermost
+  int value = kNone;     // what is prefetched, outermost
   size_t first_use = 0;  // a node that is no part of it
   size_t readable = 0;   // from this node on what it reads is there
   bool used = false;
@@ -30,7 +30,7 @@ std::set<int> RootsOf(const Graph& graph, const Node& node, bool written) {
   return roots;
 }
 
-// The last value that a fetch writes is what it brings.
+// The last value that a fetch writes is what it prefetches.
 std::map<int, Fetch> FindFetches(const Graph& graph, const std::vector<Node>& nodes) {
   std::map<int, Fetch> fetches;
   std::map<int, size_t> written;  // by value: the node after the last that wrote it, of no fetch
@@ -50,7 +50,7 @@ std::map<int, Fetch> FindFetches(const Graph& graph, const std::vector<Node>& no
   return fetches;
 }
 
-// Values that are brought for a use, by that use.
+// Values that are prefetched for a use, by that use.
 std::vector<Fetch*> InOrderOfUse(const Graph& graph, const std::vector<Node>& nodes,
                                  std::map<int, Fetch>* fetches) {
   std::map<int, Fetch*> fetch_of;  // by value

@@ -5,7 +5,7 @@
 // A product G = x^T dy is the gradient of the W with y = x W, and dx = dy W^T is made from the same
 // dy. So the rows of G come from what was multiplied with the rows of W, its columns from what was
 // multiplied with the columns of W. Of both it is asked only where such a product was seen: x may
-// have been computed again, or dx be of no use.
+// have been recomputed, or dx be of no use.
 //
 // Thread-compatible.
 //

@@ -8,9 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "worker/checkpoint/safetensors/nearest.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/safetensors/safetensors_header.h"
 

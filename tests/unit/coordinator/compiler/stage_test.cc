@@ -129,7 +129,7 @@ TEST_P(PipelineTest, TransfersMatchInNumberSizeAndOrder) {
   // "train" and once in "eval".
   size_t boundaries = 0, messages = 0;
   for (int chunk = 0; chunk + 1 < shape_.stages * shape_.chunks; ++chunk) {
-    boundaries += PlaceOf(shape_, chunk).stage != PlaceOf(shape_, chunk + 1).stage;
+    boundaries += StageChunkOf(shape_, chunk).stage != StageChunkOf(shape_, chunk + 1).stage;
   }
   for (const auto& [channel, list] : sent) messages += list.size();
   EXPECT_EQ(messages, boundaries * (2 * 5 + 1));

@@ -130,19 +130,19 @@ TEST(StepTest, EvalBringsTheHeadOnceForAllChunksAsTrainDoes) {
                                                .parameter = offloaded ? v1::HOST : v1::DEVICE,
                                                .optimizer = offloaded ? v1::HOST : v1::DEVICE,
                                                .chunk_bytes = int64_t{1} << 30});
-      std::map<std::string, std::map<std::string, int>> brought;  // by sequence and text
+      std::map<std::string, std::map<std::string, int>> prefetched;  // by sequence and text
       int chunks = 0;
       for (const v1::Sequence& sequence : program.sequences()) {
         for (const v1::Instruction& instruction : sequence.instructions()) {
           chunks += sequence.name() == "eval" && IsOp(instruction, "cross_entropy_rows");
           const bool gathers = instruction.collective().kind() == v1::ALL_GATHER;
-          if (gathers || instruction.has_copy()) ++brought[sequence.name()][instruction.text()];
+          if (gathers || instruction.has_copy()) ++prefetched[sequence.name()][instruction.text()];
         }
       }
       EXPECT_GT(chunks, 4);
-      ASSERT_FALSE(brought["eval"].empty());
-      for (const auto& [text, times] : brought["eval"]) {
-        EXPECT_LE(times, brought["train"][text]) << family << ": " << text;
+      ASSERT_FALSE(prefetched["eval"].empty());
+      for (const auto& [text, times] : prefetched["eval"]) {
+        EXPECT_LE(times, prefetched["train"][text]) << family << ": " << text;
       }
     }
   }

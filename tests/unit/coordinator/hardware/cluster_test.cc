@@ -70,7 +70,7 @@ TEST(ClusterTest, OpenResourcesBecomeTheClusters) {
   spec.mutable_resources()->set_devices_per_node(1);
   const Cluster cluster = *ParseCluster("h100x8:2048");
   ASSERT_TRUE(ApplyCluster(cluster, &spec).ok());
-  const Budget budget = BudgetOnPaper(spec, cluster);
+  const Budget budget = WhatIfBudget(spec, cluster);
   EXPECT_EQ(budget.ranks, 16384u);
   EXPECT_EQ(budget.nodes, 2048u);
   EXPECT_EQ(budget.device, "cuda") << "whose workspaces are others than the CPU's";
@@ -89,7 +89,7 @@ TEST(ClusterTest, AJobMayUseAPart) {
   ASSERT_TRUE(ApplyCluster(cluster, &spec).ok());
   EXPECT_EQ(spec.resources().nodes_max(), 4u);
   EXPECT_EQ(spec.resources().devices_per_node(), 4u);
-  EXPECT_EQ(BudgetOnPaper(spec, cluster).device_memory_bytes, 40 * kGiB);
+  EXPECT_EQ(WhatIfBudget(spec, cluster).device_memory_bytes, 40 * kGiB);
 }
 
 TEST(ClusterTest, OneNodeThatIsWrittenIsOneNode) {
@@ -100,9 +100,9 @@ TEST(ClusterTest, OneNodeThatIsWrittenIsOneNode) {
   const Cluster cluster = *ParseCluster("h100x8:128");
   v1::JobSpec one_node = spec, one_device = spec;
   ASSERT_TRUE(ApplyCluster(cluster, &one_node, {.nodes = true}).ok());
-  EXPECT_EQ(BudgetOnPaper(one_node, cluster).ranks, 8u);
+  EXPECT_EQ(WhatIfBudget(one_node, cluster).ranks, 8u);
   ASSERT_TRUE(ApplyCluster(cluster, &one_device, {.devices_per_node = true}).ok());
-  EXPECT_EQ(BudgetOnPaper(one_device, cluster).ranks, 128u);
+  EXPECT_EQ(WhatIfBudget(one_device, cluster).ranks, 128u);
 }
 
 TEST(ClusterTest, ContradictionsAreRefusedByKey) {

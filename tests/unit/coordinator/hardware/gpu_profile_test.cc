@@ -40,7 +40,7 @@ TEST(GpuProfileTest, WhatWasMeasuredReplacesWhatIsReachedOnPaper) {
   link->set_scope("node");
   link->set_ranks(2);
   link->set_bytes_per_second(3e11);
-  const v1::HardwareProfile rates = RatesOf(kH100, measured), paper = PaperProfile(kH100);
+  const v1::HardwareProfile rates = RatesOf(kH100, measured), paper = WhatIfProfile(kH100);
   EXPECT_TRUE(rates.measured());
   EXPECT_EQ(rates.memory_bytes_per_second(), 2.5e12);
   EXPECT_EQ(rates.kernels_size(), 1);
@@ -55,7 +55,7 @@ TEST(GpuProfileTest, WhatWasMeasuredReplacesWhatIsReachedOnPaper) {
 }
 
 TEST(GpuProfileTest, WithoutLinksThoseOnPaperCount) {
-  const v1::HardwareProfile rates = RatesOf(kH100, Measured(kH100)), paper = PaperProfile(kH100);
+  const v1::HardwareProfile rates = RatesOf(kH100, Measured(kH100)), paper = WhatIfProfile(kH100);
   EXPECT_EQ(rates.links_size(), 2);
   EXPECT_EQ(rates.link_bytes_per_second(), paper.link_bytes_per_second());
 }
@@ -90,8 +90,8 @@ TEST(GpuProfileTest, AProfileOfOtherHardwareIsNotUsedAndTheSentenceSaysWhy) {
 }
 
 TEST(GpuProfileTest, WhereThereIsNoGpuTheNameSaysWhoseRatesCount) {
-  EXPECT_EQ(PaperProfile({}).name(), "H100-80GB, as no GPU was measured here");
-  EXPECT_EQ(PaperOverheadBytes(kH100), OverheadOf(Generation::kHopper).total());
+  EXPECT_EQ(WhatIfProfile({}).name(), "H100-80GB, as no GPU was measured here");
+  EXPECT_EQ(WhatIfOverheadBytes(kH100), OverheadOf(Generation::kHopper).total());
 }
 
 }  // namespace

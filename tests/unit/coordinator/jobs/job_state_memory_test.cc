@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/jobs/job_state.h"
-#include "coordinator/prepare/ladder.h"
+#include "coordinator/prepare/fallback.h"
 #include "tests/unit/coordinator/jobs/job_state_jobs.h"
 
 namespace terrace {
@@ -41,7 +41,7 @@ TEST(JobStateTest, ARankThatHeldMoreThanItsPlanWaitsForASmallerLayout) {
   EXPECT_EQ(job.learned_external_bytes(), 128 * kMiB) << "an eighth of it is margin";
   EXPECT_EQ(transition->learned_on, "w1");
   EXPECT_EQ(job.restarts(), 1);
-  EXPECT_EQ(job.restarts_without_progress(), 0) << "the ladder is not held against max_restarts";
+  EXPECT_EQ(job.restarts_without_progress(), 0) << "a fallback is not held against max_restarts";
   EXPECT_THAT(job.message(), HasSubstr("from the checkpoint of step 20"));
   EXPECT_FALSE(Apply(job, observed, kNow)->changed) << "it is still reported";
 

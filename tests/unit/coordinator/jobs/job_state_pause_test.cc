@@ -137,10 +137,10 @@ TEST(PauseTest, AFailureThatARestartCannotCureEndsTheJobAlsoWhileItStops) {
 
 TEST(PauseTest, ADrainedWorkerDoesNotMoveAJobThatIsToPause) {
   RanksObserved observed = kStopped;
-  observed.leaving = {Leaving::How::kAfterCheckpoint, "worker w0 is drained"};
+  observed.leaving = {DrainAction::How::kAfterCheckpoint, "worker w0 is drained"};
   EXPECT_EQ(Next(Pausing(), observed).state(), v1::PAUSED);
   const RanksObserved late{.ranks = {Reported(0, v1::RANK_RUNNING)},
-                           .leaving = {Leaving::How::kAtOnce, "worker w0 is drained"}};
+                           .leaving = {DrainAction::How::kAtOnce, "worker w0 is drained"}};
   const v1::Job job = Next(Pausing(), late);
   EXPECT_EQ(job.state(), v1::PAUSED);
   EXPECT_EQ(job.restarts(), 0);

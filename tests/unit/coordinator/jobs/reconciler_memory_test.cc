@@ -149,7 +149,7 @@ TEST_F(ReconcilerTest, WhereJobsShareGpusNothingIsLearnedForLaterJobsNorForTheJo
   RunOut("w0", id, 0, 16'000);
   Pass(1200);
   const v1::Job job = JobNow(id);
-  EXPECT_EQ(job.adjustments_size(), 1) << "it goes down the ladder all the same";
+  EXPECT_EQ(job.adjustments_size(), 1) << "it falls back all the same";
   EXPECT_EQ(job.learned_external_bytes(), 0);
   ASSERT_EQ(budgets_.size(), 1u);
   EXPECT_EQ(budgets_[0].external_bytes, before);

@@ -59,7 +59,7 @@ TEST(EstimateHeldTest, AStageHoldsWhatTheOrderOfItsPassesMakesItHold) {
     const char* schedule;
     std::vector<int64_t> chunks;  // layers of every stage's
   };
-  // Blocks computed again, all kept, and in between.
+  // Blocks recomputed, all kept, and in between.
   const Weights all[] = {{1, 12}, {1, 1}, {1, 1.5}};
   for (const Kind& kind : {Kind{"gpipe", {5}},
                            {"breadth_first", {4, 4, 3}},

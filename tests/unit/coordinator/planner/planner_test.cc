@@ -230,7 +230,7 @@ std::set<std::string> RunsIn(const v1::JobSpec& spec, uint32_t ranks, Search sea
   return runs;
 }
 
-// What a run brings, sums or sends once for several micro-batches is what it is for.
+// What a run prefetches, sums or sends once for several micro-batches is what it is for.
 TEST(PlannerTest, BreadthFirstIsProposedWhereRunsShareSomething) {
   v1::JobSpec spec = Spec(6);
   spec.mutable_layout()->set_tp(1);
@@ -398,9 +398,9 @@ TEST(PlannerTest, TheSmallestLayoutIsAlwaysProposed) {
     for (const v1::Layout& layout : layouts) bytes = std::min(bytes, estimator.DeviceBytes(layout));
     return bytes;
   };
-  const std::vector<v1::Layout> hopeless = AllOfThem(spec, 4, 1, /*taken=*/1);
-  EXPECT_EQ(smallest(hopeless), smallest(AllOfThem(spec, 4)));
-  EXPECT_LE(hopeless.size(), 8u) << "the others are not worth compiling";
+  const std::vector<v1::Layout> infeasible = AllOfThem(spec, 4, 1, /*taken=*/1);
+  EXPECT_EQ(smallest(infeasible), smallest(AllOfThem(spec, 4)));
+  EXPECT_LE(infeasible.size(), 8u) << "the others are not worth compiling";
 }
 
 TEST(PlannerTest, SixteenThousandRanksAreSearchedInSeconds) {

@@ -64,7 +64,7 @@ Drawn Draw(std::mt19937_64* random) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_TRUE(ApplyCluster(*cluster, &job.spec).ok());
   job.model = *ReadModel(job.spec);
-  job.budget = BudgetOnPaper(job.spec, *cluster);
+  job.budget = WhatIfBudget(job.spec, *cluster);
   job.budget.external_bytes = 0;
   job.words = absl::StrCat(family, ", vocabulary ", sizes.vocabulary, ", ", sizes.layers,
                            " layers of ", sizes.hidden, ", ", sizes.sequence, " tokens, batch ",
@@ -138,7 +138,7 @@ class AutoFits {
   }
 
  private:
-  // What is called hopeless does not fit.
+  // What is called infeasible does not fit.
   void CheckBounds(const Evaluated& one) {
     const MemoryEstimate estimate =
         MemoryEstimator(EstimateModel(job_.spec, job_.model)).Memory(one.layout);
@@ -188,7 +188,7 @@ TEST(AutoFitsTest, LargeModelsFitEightDevicesWithHostMemoryAndNvme) {
     const auto cluster = ParseCluster("a800x8:1");
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
-    const auto searched = SearchLayouts(spec, *ReadModel(spec), BudgetOnPaper(spec, *cluster));
+    const auto searched = SearchLayouts(spec, *ReadModel(spec), WhatIfBudget(spec, *cluster));
     ASSERT_TRUE(searched.ok()) << searched.status();
     EXPECT_TRUE(searched->evaluated.front().fits) << c.preset << ", batch " << c.batch;
   }
@@ -239,7 +239,7 @@ TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
   pinned.mutable_layout()->set_tp(2);
   pinned.mutable_layout()->set_micro_batch(1);
   pinned.mutable_layout()->set_recompute("block");
-  EXPECT_EQ(ChosenWithMemoryOf(pinned, spec, BudgetOnPaper(spec, *cluster)).tensor_parallel(), 2);
+  EXPECT_EQ(ChosenWithMemoryOf(pinned, spec, WhatIfBudget(spec, *cluster)).tensor_parallel(), 2);
 }
 
 // There is hardly any memory of the host, so that no offload helps.
@@ -253,7 +253,7 @@ TEST(AutoFitsTest, ARefusalTriesWhatAPlanTriesWhereNothingElseFits) {
   fitting.mutable_layout()->set_tp(2);
   fitting.mutable_layout()->set_recompute("block");
   fitting.mutable_layout()->set_micro_batch(1);
-  Budget budget = BudgetOnPaper(spec, *cluster);
+  Budget budget = WhatIfBudget(spec, *cluster);
   const auto least = SearchLayouts(fitting, *ReadModel(spec), budget);
   ASSERT_TRUE(least.ok()) << least.status();
   budget.device_memory_bytes = least->evaluated.front().device_bytes;
@@ -286,7 +286,7 @@ TEST(AutoFitsTest, WeightsInSixteenBitsMayStayWhereTheirMastersDoNot) {
   layout->mutable_offload()->mutable_optimizer()->set_host(1);
   layout->mutable_offload()->mutable_parameter()->set_device(1);
   layout->set_micro_batch(1);
-  const v1::Layout chosen = ChosenWithMemoryOf(pinned, spec, BudgetOnPaper(spec, *cluster));
+  const v1::Layout chosen = ChosenWithMemoryOf(pinned, spec, WhatIfBudget(spec, *cluster));
   EXPECT_EQ(chosen.parameter_format(), "bf16");
 }
 

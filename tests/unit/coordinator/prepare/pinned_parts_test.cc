@@ -34,7 +34,7 @@ class PinnedPartsTest : public testing::Test {
     const auto cluster = ParseCluster("a800x8:1");
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     ASSERT_TRUE(ApplyCluster(*cluster, &spec_).ok());
-    budget_ = BudgetOnPaper(spec_, *cluster);
+    budget_ = WhatIfBudget(spec_, *cluster);
   }
 
   double Seconds(const v1::JobSpec& spec) {

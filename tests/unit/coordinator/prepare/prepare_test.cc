@@ -92,7 +92,7 @@ TEST(PrepareTest, RatesMeasuredOnAGpuTellTheTimeAndThoseOfTheCatalogueChoose) {
     budget.device = "cuda";
     const GpuKind gpu = {
         .name = "NVIDIA H100 80GB HBM3", .memory_bytes = int64_t{80} << 30, .per_node = 1};
-    budget.profile = PaperProfile(gpu);
+    budget.profile = WhatIfProfile(gpu);
     if (!measured) return Prepare(Spec("llama", "bf16"), budget);
     budget.profile.set_measured(true);
     budget.profile.set_device("cuda");

@@ -30,15 +30,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct OnPaper {
+struct WhatIf {
   v1::JobSpec spec;
   Model model;
   Budget budget;
 };
 
-OnPaper PaperJob(std::string_view preset, std::string_view cluster_name, int64_t sequence,
-                 int64_t batch) {
-  OnPaper job = {.spec = OpenSpec(std::string(FindPreset(preset)->config_json), sequence, batch)};
+WhatIf PaperJob(std::string_view preset, std::string_view cluster_name, int64_t sequence,
+                int64_t batch) {
+  WhatIf job = {.spec = OpenSpec(std::string(FindPreset(preset)->config_json), sequence, batch)};
   job.spec.mutable_resources()->set_nodes_min(1);
   job.spec.mutable_resources()->set_nodes_max(1);
   job.spec.mutable_resources()->set_devices_per_node(1);
@@ -46,7 +46,7 @@ OnPaper PaperJob(std::string_view preset, std::string_view cluster_name, int64_t
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_TRUE(ApplyCluster(*cluster, &job.spec).ok());
   job.model = *ReadModel(job.spec);
-  job.budget = BudgetOnPaper(job.spec, *cluster);
+  job.budget = WhatIfBudget(job.spec, *cluster);
   return job;
 }
 
@@ -77,7 +77,7 @@ v1::Layout LayoutOf(const Many& many) {
 }
 
 TEST(EvaluateTest, ALoopIsCompiledHoweverLong) {
-  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 4 * 100'000);
+  WhatIf job = PaperJob("gpt2", "h100x8:1", 1024, 4 * 100'000);
   for (const Many& many : std::vector<Many>{{.zero = 3},
                                             {.stages = 2, .zero = 1},
                                             {.stages = 2, .schedule = "interleaved"},
@@ -95,7 +95,7 @@ TEST(EvaluateTest, ALoopIsCompiledHoweverLong) {
 
 // The straight list of few micro-batches packs better where passes of several kinds take turns.
 TEST(EvaluateTest, AStepOfFewMicroBatchesIsWrittenOutAndCompiledWhole) {
-  OnPaper job = PaperJob("gpt2", "h100x8:1", 1024, 4 * 48);
+  WhatIf job = PaperJob("gpt2", "h100x8:1", 1024, 4 * 48);
   for (const char* schedule : {"interleaved", "zb-h1", "zbv", "gpipe", "breadth_first"}) {
     v1::Layout layout = LayoutOf({.stages = 2, .schedule = schedule});
     layout.set_micro_batches(48);
@@ -113,7 +113,7 @@ TEST(EvaluateTest, AStepOfFewMicroBatchesIsWrittenOutAndCompiledWhole) {
 // ---- what is chosen
 
 TEST(SearchTest, Fp8IsRefusedByNameWhereTheDeviceHasNoUnitsForIt) {
-  OnPaper job = PaperJob("gpt2", "a100x8:1", 128, 8);
+  WhatIf job = PaperJob("gpt2", "a100x8:1", 128, 8);
   job.spec.mutable_train()->set_precision("fp8");
   const auto refused = SearchLayouts(job.spec, job.model, job.budget);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
@@ -133,7 +133,7 @@ TEST(SearchTest, Fp8IsRefusedByNameWhereTheDeviceHasNoUnitsForIt) {
 }
 
 TEST(SearchTest, TheSameInputGivesTheSameLayoutsInTheSameOrder) {
-  const OnPaper job = PaperJob("gpt2-xl", "a100-40gbx8:1", 1024, 64);
+  const WhatIf job = PaperJob("gpt2-xl", "a100-40gbx8:1", 1024, 64);
   const auto first = SearchLayouts(job.spec, job.model, job.budget);
   const auto second = SearchLayouts(job.spec, job.model, job.budget);
   ASSERT_TRUE(first.ok() && second.ok());
@@ -159,7 +159,7 @@ TEST(SearchTest, OrdinaryPlansCostLittle) {
                         Case{"llama-3.1-8b", "a100-40gbx8:1", 4096, 256, 0},
                         Case{"llama-2-7b", "a100-40gbx8:1", 1024, 64, 2},
                         Case{"llama-2-7b", "a100-40gbx8:1", 1024, 256, 2}}) {
-    OnPaper job = PaperJob(c.preset, c.cluster, c.sequence, c.batch);
+    WhatIf job = PaperJob(c.preset, c.cluster, c.sequence, c.batch);
     job.spec.mutable_layout()->set_tp(c.tp);
     SCOPED_TRACE(absl::StrCat(c.preset, " ", c.cluster, " ", c.sequence, " ", c.batch));
     SearchCost cost;
@@ -173,7 +173,7 @@ TEST(SearchTest, OrdinaryPlansCostLittle) {
 
 // What the field runs: fully sharded data parallelism inside a node, nothing on the host.
 TEST(SearchTest, EightBillionParametersOnEightDevicesAreShardedAndStayOnThem) {
-  const OnPaper job = PaperJob("llama-3.1-8b", "h100x8:1", 8192, 64);
+  const WhatIf job = PaperJob("llama-3.1-8b", "h100x8:1", 8192, 64);
   const auto searched = SearchLayouts(job.spec, job.model, job.budget);
   ASSERT_TRUE(searched.ok()) << searched.status();
   const Evaluated& best = searched->evaluated.front();
@@ -186,7 +186,7 @@ TEST(SearchTest, EightBillionParametersOnEightDevicesAreShardedAndStayOnThem) {
 // 14.8 billion parameters on one GPU of 80 GB with 400 GiB on the host: with 1f1b each micro-batch
 // would bring all weights, or gradients, and wait for them.
 TEST(SearchTest, AModelLargerThanItsDeviceRunsLayerByLayer) {
-  OnPaper job = PaperJob("qwen3-14b", "h100x1:1", 1024, 256);
+  WhatIf job = PaperJob("qwen3-14b", "h100x1:1", 1024, 256);
   job.spec.mutable_resources()->set_host_memory(int64_t{360} << 30);
   job.spec.mutable_layout()->set_micro_batch(8);
   const auto searched = SearchLayouts(job.spec, job.model, job.budget);
@@ -203,7 +203,7 @@ TEST(SearchTest, AModelLargerThanItsDeviceRunsLayerByLayer) {
 
 // Sharded weights over slow links: gathered once a step and direction, not for each micro-batch.
 TEST(SearchTest, ShardedWeightsOverSlowLinksAreGatheredForRuns) {
-  OnPaper job = PaperJob("llama-3.2-1b", "rtx4090x1:8", 1024, 64);
+  WhatIf job = PaperJob("llama-3.2-1b", "rtx4090x1:8", 1024, 64);
   job.spec.clear_resources();
   job.spec.mutable_layout()->set_zero(3);
   job.spec.mutable_layout()->set_dp(8);
@@ -220,7 +220,7 @@ TEST(SearchTest, ShardedWeightsOverSlowLinksAreGatheredForRuns) {
 
 // Fast links hide all that, and runs hold the activations of all micro-batches.
 TEST(SearchTest, WhatFastLinksHideNeedsNoRuns) {
-  const OnPaper job = PaperJob("llama-2-7b", "h100x8:1", 4096, 256);
+  const WhatIf job = PaperJob("llama-2-7b", "h100x8:1", 4096, 256);
   const auto searched = SearchLayouts(job.spec, job.model, job.budget);
   ASSERT_TRUE(searched.ok()) << searched.status();
   const Evaluated& best = searched->evaluated.front();
@@ -228,7 +228,7 @@ TEST(SearchTest, WhatFastLinksHideNeedsNoRuns) {
 }
 
 TEST(SearchTest, TiersAreUsedWhereNothingFitsWithoutThem) {
-  const OnPaper job = PaperJob("llama-3.1-8b", "rtx4090x1:1", 2048, 8);
+  const WhatIf job = PaperJob("llama-3.1-8b", "rtx4090x1:1", 2048, 8);
   const auto searched = SearchLayouts(job.spec, job.model, job.budget);
   ASSERT_TRUE(searched.ok()) << searched.status();
   const Evaluated& best = searched->evaluated.front();
@@ -307,7 +307,7 @@ double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 TEST(SearchTest, ClosedFormsOrderLayoutsAsTheSimulatorDoes) {
-  const OnPaper job = PaperJob("llama-2-7b", "a100x8:1", 4096, 64);
+  const WhatIf job = PaperJob("llama-2-7b", "a100x8:1", 4096, 64);
   const auto proposals = Propose(job.spec, job.model, job.budget, Search::kAll);
   ASSERT_TRUE(proposals.ok()) << proposals.status();
   std::vector<double> estimated, simulated;

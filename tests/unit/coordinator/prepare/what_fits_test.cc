@@ -53,7 +53,7 @@ Tried Try(v1::JobSpec spec, std::string_view cluster_name) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_TRUE(ApplyCluster(*cluster, &spec).ok());
   Tried tried;
-  tried.prepared = PrepareAnyway(spec, BudgetOnPaper(spec, *cluster),
+  tried.prepared = PrepareAnyway(spec, WhatIfBudget(spec, *cluster),
                                  [&](const std::string& words) { tried.told.push_back(words); });
   EXPECT_TRUE(tried.prepared.ok()) << tried.prepared.status();
   return tried;
@@ -106,7 +106,7 @@ TEST(VariationsTest, AnOffloadThatTheSpecHasIsLeftAlone) {
 
 // ---- what is tried
 
-// Not one change is compiled that closed forms call hopeless.
+// Not one change is compiled that closed forms call infeasible.
 TEST(WhatFitsTest, WhereNothingHelpsNothingIsTried) {
   v1::JobSpec spec = PresetSpec("llama-3.1-70b", 8192, 64);
   spec.mutable_resources()->set_device_memory(int64_t{1} << 30);
@@ -298,7 +298,7 @@ TEST(WhatFitsTest, ASearchThatFindsNothingCompilesNoMoreThanItMay) {
   spec.mutable_resources()->set_host_memory(int64_t{1} << 30);
   const auto cluster = ParseCluster("h100x8:1");
   ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
-  const Budget budget = BudgetOnPaper(spec, *cluster);
+  const Budget budget = WhatIfBudget(spec, *cluster);
   const auto model = ReadModel(spec);
   ASSERT_TRUE(model.ok()) << model.status();
   const auto cost_of = [&](const SearchOptions& options, bool any) {

@@ -23,7 +23,7 @@
 #include "proto/program/grid.h"
 #include "tests/unit/worker/vm/tiny_program.h"
 #include "worker/comm/file_rendezvous.h"
-#include "worker/reporting/cause.h"
+#include "worker/reporting/failure.h"
 #include "worker/vm/vm.h"
 
 namespace terrace {

@@ -15,7 +15,7 @@
 #include "kernels/rate_class.h"
 #include "worker/probe/cache.h"
 #include "worker/probe/cases.h"
-#include "worker/probe/companions.h"
+#include "worker/probe/co_running.h"
 #include "worker/probe/kernels.h"
 #include "worker/probe/memory.h"
 #include "worker/probe/rates.h"
@@ -177,23 +177,23 @@ double ProcessorSeconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-TEST(CompanionsTest, TheyWorkUntilTheyAreToldToRest) {
+TEST(CoRunningRanksTest, TheyWorkUntilTheyAreToldToRest) {
   constexpr double kWorked = 20e-3;
-  auto companions = Companions::Create(2, 1);
-  ASSERT_TRUE(companions.ok()) << companions.status();
+  auto co_running = CoRunningRanks::Create(2, 1);
+  ASSERT_TRUE(co_running.ok()) << co_running.status();
   const std::vector<ProbeCase> cases = ProbeCases(ProbeDepth::kBrief);
   const double before = ProcessorSeconds();
-  (*companions)->Do(&cases.front());
+  (*co_running)->Do(&cases.front());
   while (ProcessorSeconds() - before < kWorked) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  (*companions)->Do(nullptr);
+  (*co_running)->Do(nullptr);
   const double resting = ProcessorSeconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_LT(ProcessorSeconds() - resting, kWorked / 4);
 }
 
-TEST(CompanionsTest, ACaseIsTimedAmongThem) {
+TEST(CoRunningRanksTest, ACaseIsTimedAmongThem) {
   auto probe = KernelProbe::Create(/*threads=*/1, /*ranks=*/2);
   ASSERT_TRUE(probe.ok()) << probe.status();
   EXPECT_GT(probe->SteadySeconds(ProbeCases(ProbeDepth::kBrief).front()), 0);

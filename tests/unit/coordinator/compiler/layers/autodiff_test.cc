@@ -252,7 +252,7 @@ TEST_F(AutodiffTest, AnOpWithoutARuleIsNamed) {
   const Slice x = builder.NewValue("x", v1::ACTIVATION, kernels::DType::kF32, {4});
   builder.Compute(Op::kAdd, kernels::NoAttrs{}, {x, x}, "add");
   builder.record = nullptr;
-  BackwardPass pass(&stage.gradients.Of(0, 0), /*put_off_weights=*/false, /*brought=*/nullptr,
+  BackwardPass pass(&stage.gradients.Of(0, 0), /*put_off_weights=*/false, /*prefetched=*/nullptr,
                     &builder);
   const absl::Status status = pass.Run({segment});
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);

@@ -228,7 +228,7 @@ TEST(RecomputeMemoryTest, FullKeepsLittleOfEachMicroBatchOnItsWay) {
   EXPECT_GT(full, root);
 }
 
-// A value that is computed again is another value: nothing may read the first one after the forward
+// A value that is recomputed is another value: nothing may read the first one after the forward
 // pass, or its memory would stay.
 TEST_F(RecomputeTest, WhatIsRepeatedIsNotKept) {
   for (const std::string recompute : {"selective", "block", "sqrt", "full"}) {

@@ -80,22 +80,22 @@ TEST(ScheduleTest, UnevenCostsAndSlowTransfersBlockNothing) {
 TEST(ScheduleTest, PlacesAndModelChunksAreInverse) {
   for (const ScheduleShape& shape : AllShapes()) {
     for (int chunk = 0; chunk < shape.stages * shape.chunks; ++chunk) {
-      const Place place = PlaceOf(shape, chunk);
+      const StageChunk place = StageChunkOf(shape, chunk);
       ASSERT_EQ(ModelChunk(shape, place.stage, place.chunk), chunk) << Describe(shape);
     }
   }
-  EXPECT_EQ(PlaceOf({"zbv", 4, 2, 1}, 4), (Place{3, 1}));
-  EXPECT_EQ(PlaceOf({"interleaved", 4, 2, 1}, 4), (Place{0, 1}));
+  EXPECT_EQ(StageChunkOf({"zbv", 4, 2, 1}, 4), (StageChunk{3, 1}));
+  EXPECT_EQ(StageChunkOf({"interleaved", 4, 2, 1}, 4), (StageChunk{0, 1}));
 }
 
 TEST(ScheduleTest, PassesKnowWhoComesBeforeAndAfter) {
   const ScheduleShape shape = {"interleaved", 2, 2, 1};
-  EXPECT_EQ(ConsumerOf(shape, 1, {PassKind::kForward, 0, 0}), (Place{0, 1}));
-  EXPECT_EQ(ProducerOf(shape, 0, {PassKind::kForward, 0, 1}), (Place{1, 0}));
-  EXPECT_EQ(ConsumerOf(shape, 0, {PassKind::kBackward, 0, 1}), (Place{1, 0}));
+  EXPECT_EQ(ConsumerOf(shape, 1, {PassKind::kForward, 0, 0}), (StageChunk{0, 1}));
+  EXPECT_EQ(ProducerOf(shape, 0, {PassKind::kForward, 0, 1}), (StageChunk{1, 0}));
+  EXPECT_EQ(ConsumerOf(shape, 0, {PassKind::kBackward, 0, 1}), (StageChunk{1, 0}));
   EXPECT_EQ(ConsumerOf(shape, 1, {PassKind::kForward, 0, 1}), std::nullopt);
   EXPECT_EQ(ProducerOf(shape, 1, {PassKind::kBackward, 0, 1}), std::nullopt);
-  EXPECT_EQ(ConsumerOf({"zbv", 2, 2, 1}, 1, {PassKind::kForward, 0, 0}), (Place{1, 1}));
+  EXPECT_EQ(ConsumerOf({"zbv", 2, 2, 1}, 1, {PassKind::kForward, 0, 0}), (StageChunk{1, 1}));
   EXPECT_EQ(ConsumerOf({"zbv", 2, 2, 1}, 0, {PassKind::kBackwardWeight, 0, 1}), std::nullopt);
 }
 

@@ -99,7 +99,7 @@ std::vector<TinyJob> OffloadedJobs() {
     TinyJob tensor = all;
     tensor.tensor_parallel = 2;
     jobs.push_back(tensor);
-    // Buckets that are written in two groups of layers, between which others are computed again.
+    // Buckets that are written in two groups of layers, between which others are recomputed.
     for (const int64_t bucket_bytes : {20'000, 60'000, 200'000, 600'000}) {
       TinyJob groups = tensor;
       groups.recompute = "every";
@@ -252,8 +252,9 @@ std::map<int, std::map<int, int>> FetchedDuring(const v1::Sequence& train, int l
   return during;
 }
 
-// All of the run that computes one layer hides what brings the next one's weights: each micro-batch
-// its share of the pieces, and two that a layer's first and last computations leave to neighbours.
+// All of the run that computes one layer hides what prefetches the next one's weights: each
+// micro-batch its share of the pieces, and two that a layer's first and last computations leave to
+// neighbours.
 TEST(OffloadTest, WeightsOfARunComeThroughTheRunBefore) {
   constexpr int kLayers = 4, kMicroBatches = 6;
   for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
@@ -282,8 +283,8 @@ TEST(OffloadTest, WeightsOfARunComeThroughTheRunBefore) {
   }
 }
 
-// Nothing that is brought for a product is larger than a tile; only a table is looked up whole.
-// What is computed again and the backward pass bring tiles apart, so that a layer is never there
+// Nothing that is prefetched for a product is larger than a tile; only a table is looked up whole.
+// What is recomputed and the backward pass prefetch tiles apart, so that a layer is never there
 // whole.
 TEST(OffloadTest, TilesBoundWhatIsOnTheDeviceOfALayer) {
   for (const auto& [job, stages] : OffloadedPrograms()) {
@@ -291,9 +292,9 @@ TEST(OffloadTest, TilesBoundWhatIsOnTheDeviceOfALayer) {
     int64_t tiles = 0;
     for (const v1::Program& program : stages) {
       for (const v1::Buffer& buffer : program.buffers()) {
-        const bool brought = buffer.class_() == v1::PARAMETER && buffer.lifetime() == v1::STEP &&
-                             TierOf(program, buffer) == v1::DEVICE;
-        if (!brought || absl::StrContains(buffer.name(), "embed") ||
+        const bool prefetched = buffer.class_() == v1::PARAMETER && buffer.lifetime() == v1::STEP &&
+                                TierOf(program, buffer) == v1::DEVICE;
+        if (!prefetched || absl::StrContains(buffer.name(), "embed") ||
             absl::StrContains(buffer.name(), "wte"))
           continue;
         EXPECT_LE(buffer.bytes(), job.tile_bytes + kNvmeAlignment)

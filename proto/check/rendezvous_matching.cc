@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/check/meetings.h"
+#include "proto/check/rendezvous_matching.h"
 
 #include <algorithm>
 #include <map>
@@ -51,8 +51,8 @@ int SequenceIndex(const v1::Program& program, std::string_view name) {
   return -1;
 }
 
-Meetings::Meetings(absl::Span<const v1::Program> stages, int index,
-                   std::vector<const WrittenSequence*> written)
+RendezvousMatching::RendezvousMatching(absl::Span<const v1::Program> stages, int index,
+                                       std::vector<const WrittenSequence*> written)
     : stages_(stages), written_(std::move(written)) {
   size_t nodes = 0;
   for (const v1::Program& program : stages) {
@@ -63,26 +63,26 @@ Meetings::Meetings(absl::Span<const v1::Program> stages, int index,
   first_.push_back(nodes);
   event_.resize(nodes);
   for (size_t node = 0; node < nodes; ++node) event_[node] = node;
-  meeting_.assign(nodes, -1);
+  rendezvous_of_.assign(nodes, -1);
 }
 
-const v1::Instruction& Meetings::At(const Place& place) const {
-  return sequences_[place.stage]->instructions(place.instruction);
+const v1::Instruction& RendezvousMatching::At(const StageInstruction& at) const {
+  return sequences_[at.stage]->instructions(at.instruction);
 }
 
-Meetings::Place Meetings::PlaceOf(size_t node) const {
+RendezvousMatching::StageInstruction RendezvousMatching::InstructionAt(size_t node) const {
   const auto after = std::upper_bound(first_.begin(), first_.end(), node);
   const auto stage = static_cast<uint32_t>(after - first_.begin() - 1);
   return {stage, static_cast<int>(node - first_[stage])};
 }
 
-std::string Meetings::Text(const Place& place) const {
-  const v1::Program& program = stages_[place.stage];
-  const Coordinates rank = {.stage = place.stage};
-  const v1::Instruction& instruction = At(place);
+std::string RendezvousMatching::Text(const StageInstruction& at) const {
+  const v1::Program& program = stages_[at.stage];
+  const Coordinates rank = {.stage = at.stage};
+  const v1::Instruction& instruction = At(at);
   std::string text =
       absl::StrCat("rank ", RankOf(program.grid(), rank), " (", Describe(program.grid(), rank),
-                   ") ", Where(*sequences_[place.stage], instruction));
+                   ") ", Where(*sequences_[at.stage], instruction));
   if (instruction.operands_size() > 0 &&
       instruction.operands(0).buffer() < static_cast<uint32_t>(program.buffers_size())) {
     absl::StrAppend(&text, " with ", BufferText(program, instruction.operands(0).buffer()));
@@ -90,20 +90,21 @@ std::string Meetings::Text(const Place& place) const {
   return text;
 }
 
-// ---- who meets whom -----------------------------------------------------------------------------
+// ---- matching --------------------------------------------------------------------------------
 
-void Meetings::Meet(const Place& a, const Place& b) {
-  int& meeting = meeting_[Node(a)];
-  if (meeting < 0) {
-    meeting = static_cast<int>(met_.size());
-    met_.push_back({a});
+void RendezvousMatching::Join(const StageInstruction& a, const StageInstruction& b) {
+  int& rendezvous = rendezvous_of_[Node(a)];
+  if (rendezvous < 0) {
+    rendezvous = static_cast<int>(rendezvous_.size());
+    rendezvous_.push_back({a});
   }
-  met_[meeting].push_back(b);
-  meeting_[Node(b)] = meeting;
+  rendezvous_[rendezvous].push_back(b);
+  rendezvous_of_[Node(b)] = rendezvous;
   event_[Node(b)] = event_[Node(a)];
 }
 
-absl::Status Meetings::CheckPair(const Place& send, const Place& receive) const {
+absl::Status RendezvousMatching::CheckPair(const StageInstruction& send,
+                                           const StageInstruction& receive) const {
   const v1::Instruction& from = At(send);
   const v1::Instruction& to = At(receive);
   if (!SameSize(from, to)) {
@@ -124,32 +125,34 @@ absl::Status Meetings::CheckPair(const Place& send, const Place& receive) const 
   return absl::OkStatus();
 }
 
-Meetings::Part Meetings::PartOf(const Place& place) const {
+RendezvousMatching::Part RendezvousMatching::PartOf(const StageInstruction& at) const {
   if (written_.empty()) return kBefore;
   Part part = kBefore;
-  for (const Repeat& repeat : written_[place.stage]->repeats) {
-    const int64_t iteration = repeat.IterationAt(place.instruction);
+  for (const Repeat& repeat : written_[at.stage]->repeats) {
+    const int64_t iteration = repeat.IterationAt(at.instruction);
     if (iteration >= 0) part = iteration == repeat.shown ? kBehind : kInLoop;
   }
   return part;
 }
 
-// Of what `place` moves, as seen from the other end. Where that one is in a loop, it is in one of
+// Of what `at` moves, as seen from the other end. Where that one is in a loop, it is in one of
 // the first iterations: what stands behind the loops of this stage is then that many iterations
 // later than it would be, had all of them as few.
-int64_t Meetings::MicroBatchFor(const Place& place, const Place& other) const {
-  int64_t micro_batch = At(place).micro_batch();
-  if (PartOf(place) != kBehind || PartOf(other) != kInLoop) return micro_batch;
-  for (const Repeat& repeat : written_[place.stage]->repeats) {
-    if (repeat.IterationAt(place.instruction) == repeat.shown)
+int64_t RendezvousMatching::MicroBatchFor(const StageInstruction& at,
+                                          const StageInstruction& other) const {
+  int64_t micro_batch = At(at).micro_batch();
+  if (PartOf(at) != kBehind || PartOf(other) != kInLoop) return micro_batch;
+  for (const Repeat& repeat : written_[at.stage]->repeats) {
+    if (repeat.IterationAt(at.instruction) == repeat.shown)
       micro_batch -= repeat.left_out * repeat.micro_batches;
   }
   return micro_batch;
 }
 
-// Messages of the iterations that were left out meet those of iterations that were left out: for
-// two iterations both ends are in their loops at the same messages.
-absl::Status Meetings::CheckLoopsMeet(const Channel& sends, const Channel& receives) const {
+// Messages of the iterations that were left out are matched with those of iterations that were left
+// out: for two iterations both ends are in their loops at the same messages.
+absl::Status RendezvousMatching::CheckLoopsMatch(const Channel& sends,
+                                                 const Channel& receives) const {
   const size_t both = std::min(sends.size(), receives.size());
   size_t in_loops = 0, in_both = 0, in_one_iteration = 0;
   for (size_t n = 0; n < both && !written_.empty(); ++n) {
@@ -167,7 +170,7 @@ absl::Status Meetings::CheckLoopsMeet(const Channel& sends, const Channel& recei
                 "stages, must be those of 2 iterations");
 }
 
-absl::Status Meetings::MatchTransfers() {
+absl::Status RendezvousMatching::MatchTransfers() {
   struct Ends {
     Channel sends, receives;
   };
@@ -177,11 +180,11 @@ absl::Status Meetings::MatchTransfers() {
       const v1::Instruction& instruction = sequences_[stage]->instructions(i);
       if (!IsTransfer(instruction)) continue;
       const v1::TransferOp& op = instruction.transfer();
-      const Place place = {stage, i};
+      const StageInstruction at = {stage, i};
       if (op.kind() == v1::SEND) {
-        channels[{op.group(), stage, op.peer_stage()}].sends.push_back(place);
+        channels[{op.group(), stage, op.peer_stage()}].sends.push_back(at);
       } else {
-        channels[{op.group(), op.peer_stage(), stage}].receives.push_back(place);
+        channels[{op.group(), op.peer_stage(), stage}].receives.push_back(at);
       }
     }
   }
@@ -189,9 +192,9 @@ absl::Status Meetings::MatchTransfers() {
     const size_t both = std::min(ends.sends.size(), ends.receives.size());
     for (size_t n = 0; n < both; ++n) {
       RETURN_IF_ERROR(CheckPair(ends.sends[n], ends.receives[n]));
-      Meet(ends.sends[n], ends.receives[n]);
+      Join(ends.sends[n], ends.receives[n]);
     }
-    RETURN_IF_ERROR(CheckLoopsMeet(ends.sends, ends.receives));
+    RETURN_IF_ERROR(CheckLoopsMatch(ends.sends, ends.receives));
     if (ends.sends.size() == ends.receives.size()) continue;
     const bool sends = ends.sends.size() > both;
     return Refuse(Text(sends ? ends.sends[both] : ends.receives[both]), ": is number ", both + 1,
@@ -202,7 +205,7 @@ absl::Status Meetings::MatchTransfers() {
   return absl::OkStatus();
 }
 
-absl::Status Meetings::MatchCollectives() {
+absl::Status RendezvousMatching::MatchCollectives() {
   std::vector<std::vector<Channel>> groups(stages_[0].groups_size());  // by group, by stage
   for (std::vector<Channel>& group : groups) group.resize(stages_.size());
   for (uint32_t stage = 0; stage < stages_.size(); ++stage) {
@@ -225,8 +228,9 @@ absl::Status Meetings::MatchCollectives() {
   return absl::OkStatus();
 }
 
-absl::Status Meetings::MatchMembers(const v1::Group& group, uint32_t first, const Channel& of_first,
-                                    uint32_t stage, const Channel& of_stage) {
+absl::Status RendezvousMatching::MatchMembers(const v1::Group& group, uint32_t first,
+                                              const Channel& of_first, uint32_t stage,
+                                              const Channel& of_stage) {
   const size_t both = std::min(of_first.size(), of_stage.size());
   for (size_t n = 0; n < both; ++n) {
     const v1::Instruction& a = At(of_first[n]);
@@ -235,7 +239,7 @@ absl::Status Meetings::MatchMembers(const v1::Group& group, uint32_t first, cons
       return Refuse(Text(of_stage[n]), ": brings ", SizeText(b), " where ", Text(of_first[n]),
                     " brings ", SizeText(a), " in group '", group.name(), "'");
     }
-    Meet(of_first[n], of_stage[n]);
+    Join(of_first[n], of_stage[n]);
   }
   if (of_first.size() == of_stage.size()) return absl::OkStatus();
   const bool first_has_more = of_first.size() > both;
@@ -244,14 +248,15 @@ absl::Status Meetings::MatchMembers(const v1::Group& group, uint32_t first, cons
                 " has only ", both);
 }
 
-absl::Status Meetings::Match() {
+absl::Status RendezvousMatching::Match() {
   RETURN_IF_ERROR(MatchTransfers());
   return MatchCollectives();
 }
 
 // ---- what happens -------------------------------------------------------------------------------
 
-std::vector<int> Meetings::NextInStream(const v1::Sequence& sequence, size_t streams) const {
+std::vector<int> RendezvousMatching::NextInStream(const v1::Sequence& sequence,
+                                                  size_t streams) const {
   std::vector<int> next(sequence.instructions_size(), -1);
   std::vector<int> last(streams, -1);
   for (int i = 0; i < sequence.instructions_size(); ++i) {
@@ -262,7 +267,7 @@ std::vector<int> Meetings::NextInStream(const v1::Sequence& sequence, size_t str
   return next;
 }
 
-void Meetings::BuildOrder() {
+void RendezvousMatching::BuildOrder() {
   const size_t nodes = event_.size();
   before_.assign(nodes, 0);
   std::vector<std::vector<int>> next(stages_.size());
@@ -292,7 +297,7 @@ void Meetings::BuildOrder() {
   });
 }
 
-absl::Status Meetings::Run() {
+absl::Status RendezvousMatching::Run() {
   BuildOrder();
   std::vector<int> missing = before_;
   std::vector<size_t> ready;
@@ -313,52 +318,55 @@ absl::Status Meetings::Run() {
   return left == 0 ? absl::OkStatus() : Deadlock(missing);
 }
 
-size_t Meetings::UnfinishedBefore(size_t node, const std::vector<int>& missing, Place* via) const {
-  const std::vector<Place> alone = {PlaceOf(node)};
-  const std::vector<Place>& places = meeting_[node] < 0 ? alone : met_[meeting_[node]];
-  for (const Place& place : places) {
-    *via = place;
-    const size_t first = first_[place.stage];
-    const v1::Instruction& instruction = At(place);
+size_t RendezvousMatching::UnfinishedBefore(size_t node, const std::vector<int>& missing,
+                                            StageInstruction* via) const {
+  const std::vector<StageInstruction> alone = {InstructionAt(node)};
+  const std::vector<StageInstruction>& places =
+      rendezvous_of_[node] < 0 ? alone : rendezvous_[rendezvous_of_[node]];
+  for (const StageInstruction& at : places) {
+    *via = at;
+    const size_t first = first_[at.stage];
+    const v1::Instruction& instruction = At(at);
     for (uint32_t wait : instruction.waits()) {
       if (missing[event_[first + wait]] > 0) return first + wait;
     }
-    int i = place.instruction - 1;
-    while (i >= 0 && sequences_[place.stage]->instructions(i).stream() != instruction.stream()) --i;
+    int i = at.instruction - 1;
+    while (i >= 0 && sequences_[at.stage]->instructions(i).stream() != instruction.stream()) --i;
     if (i >= 0 && missing[event_[first + i]] > 0) return first + i;
   }
   return node;  // not reached: what has not happened comes after something that has not
 }
 
-absl::Status Meetings::Deadlock(const std::vector<int>& missing) const {
+absl::Status RendezvousMatching::Deadlock(const std::vector<int>& missing) const {
   struct Link {
     size_t event = 0;
-    Place place, after;  // of one stage: `place` takes part in the event and comes after `after`
+    StageInstruction at,
+        after;  // of one stage: `at` takes part in the event and comes after `after`
   };
   size_t event = 0;
   while (event_[event] != event || missing[event] == 0) ++event;
   std::vector<Link> links;
   std::map<size_t, size_t> seen;  // event -> link
   while (seen.emplace(event, links.size()).second) {
-    Place via;
+    StageInstruction via;
     const size_t before = UnfinishedBefore(event, missing, &via);
-    links.push_back({event, via, PlaceOf(before)});
+    links.push_back({event, via, InstructionAt(before)});
     event = event_[before];
   }
   links.erase(links.begin(), links.begin() + static_cast<int64_t>(seen[event]));
-  // From one meeting to the next: what lies between them on one rank goes without saying.
-  const auto meets = [&](const Link& link) { return meeting_[link.event] >= 0; };
-  std::rotate(links.begin(), std::find_if(links.begin(), links.end(), meets), links.end());
+  // From one rendezvous to the next: what lies between them on one rank goes without saying.
+  const auto is_rendezvous = [&](const Link& link) { return rendezvous_of_[link.event] >= 0; };
+  std::rotate(links.begin(), std::find_if(links.begin(), links.end(), is_rendezvous), links.end());
   std::string text = "deadlock: these wait for one another for ever";
   int told = 0;
   for (size_t k = 0; k < links.size() && told < kLinksMax;) {
     const size_t begin = k;
     do {
       ++k;
-    } while (k < links.size() && !meets(links[k]));
-    absl::StrAppend(&text, told == 0 ? ": " : "; ", Text(links[begin].place), " comes after ",
+    } while (k < links.size() && !is_rendezvous(links[k]));
+    absl::StrAppend(&text, told == 0 ? ": " : "; ", Text(links[begin].at), " comes after ",
                     Text(links[k - 1].after));
-    const Place& partner = links[k == links.size() ? 0 : k].place;
+    const StageInstruction& partner = links[k == links.size() ? 0 : k].at;
     if (partner.stage != links[k - 1].after.stage) {
       absl::StrAppend(&text, ", which waits for ", Text(partner));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cli/paper.h"
+#include "coordinator/cli/what_if.h"
 
 #include <filesystem>
 
@@ -31,21 +31,20 @@ absl::StatusOr<Cluster> ReadCluster(const std::string& cluster) {
 
 }  // namespace
 
-absl::StatusOr<JobOnPaper> ReadJobOnPaper(const std::string& spec_path,
-                                          const std::string& cluster) {
+absl::StatusOr<WhatIfJob> ReadWhatIfJob(const std::string& spec_path, const std::string& cluster) {
   ASSIGN_OR_RETURN(const Cluster paper, ReadCluster(cluster));
   ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
-  JobOnPaper job;
+  WhatIfJob job;
   ASSIGN_OR_RETURN(job.spec, ReadJobSpec(yaml, FolderOf(spec_path)));
   RETURN_IF_ERROR(ApplyCluster(paper, &job.spec, WrittenIn(yaml)));
-  job.budget = BudgetOnPaper(job.spec, paper);
+  job.budget = WhatIfBudget(job.spec, paper);
   job.why_not_runnable = paper.why_not_runnable;
   return job;
 }
 
-absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster,
-                                        const TellTried& tell) {
-  ASSIGN_OR_RETURN(const JobOnPaper job, ReadJobOnPaper(spec_path, cluster));
+absl::StatusOr<Prepared> PrepareWhatIf(const std::string& spec_path, const std::string& cluster,
+                                       const TellProgress& tell) {
+  ASSIGN_OR_RETURN(const WhatIfJob job, ReadWhatIfJob(spec_path, cluster));
   ASSIGN_OR_RETURN(Prepared prepared, PrepareAnyway(job.spec, job.budget, tell));
   if (!job.why_not_runnable.empty()) prepared.plan.add_remarks(job.why_not_runnable);
   RETURN_IF_ERROR(ReportUncertainty(job.spec, job.budget, &prepared.plan));

@@ -1,4 +1,4 @@
-// How fast instructions go beside each other: 1 is as fast as alone.
+// Contention: how fast an instruction runs beside others, as a share of how fast it runs alone.
 //
 // Three things slow an instruction down. Copies in both directions of a link between tiers at once
 // go at the link's ratio (HardwareProfile: both at once over the sum of each alone). A computation
@@ -10,8 +10,9 @@
 //
 // A copy beside a team of threads costs more than its part of the cores. Kernels divide their work
 // before they begin (kernels/cpu/parallel.h) and end with their slowest thread, the one that shares
-// its core with the copy; the other cores wait. So where a copy finds no free core, teams go at the
-// pace of the fullest core: one over the threads on it. A rank of one thread waits for no other.
+// its core with the copy; the other cores wait. So where a copy finds no free core, teams run at
+// the share of the fullest core: one over the threads on it. A rank of one thread waits for no
+// other.
 //
 // Pure. Thread-safe once made.
 //
@@ -43,11 +44,11 @@ using WorkCounts = std::array<int, kWorks>;  // instructions that run, by Work
 
 Work WorkOf(const v1::Program& program, const v1::Instruction& instruction);
 
-class Pace {
+class Contention {
  public:
-  Pace(const v1::HardwareProfile& profile, const std::vector<const v1::Program*>& stages);
+  Contention(const v1::HardwareProfile& profile, const std::vector<const v1::Program*>& stages);
 
-  // Stages with one number influence each other's pace.
+  // Stages with one number share a node and slow each other down.
   int NodeOf(int stage) const { return nodes_[stage]; }
   int nodes() const { return node_count_; }
   bool shared_cores() const { return shared_cores_; }
@@ -61,9 +62,9 @@ class Pace {
   // it away.
   void Count(int stage, Work work, int sign, Load* load) const;
   bool NeedsCores(int stage, Work work) const { return Threads(stage, work) > 0; }
-  // The pace of an instruction of the stage that needs cores, on a node with this load.
+  // The share of an instruction of the stage that needs cores, on a node with this load.
   double CoreShare(int stage, const Load& load) const;
-  // The pace of the stage's computations while all stages of its node compute and each does one
+  // The share of the stage's computations while all stages of its node compute and each does one
   // instruction of this kind besides; kOther: nothing.
   double ComputeShare(int stage, Work beside) const;
   // Of an instruction of the stage, beside those of its own rank that `running` counts;

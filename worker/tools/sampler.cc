@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/train/sampler.h"
+#include "worker/tools/sampler.h"
 
 #include <algorithm>
 #include <cmath>

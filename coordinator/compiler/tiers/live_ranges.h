@@ -1,6 +1,7 @@
-// The uses of a value fall into bouts, with more than kStayMarks layers between them, of gradients
-// not counting the layers of further micro-batches that go through the same chunk. Between bouts a
-// value need not be where it is used, nor in the form in which it is used (leave.h, encode.h).
+// Live-range splitting: uses of a value with more than kNearMarks layers between them belong to
+// different live ranges. For a gradient, layers of further micro-batches that go through the same
+// chunk do not count. Between its ranges a value need not be where it is used, nor in the form in
+// which it is used (offload.h, encode.h).
 //
 // Thread-compatible.
 //
@@ -17,7 +18,7 @@
 
 namespace terrace::compiler {
 
-inline constexpr int kStayMarks = 2;
+inline constexpr int kNearMarks = 2;
 
 using Elements = std::pair<int64_t, int64_t>;  // [begin, end)
 
@@ -25,23 +26,24 @@ using Elements = std::pair<int64_t, int64_t>;  // [begin, end)
 std::vector<Elements> Merged(std::vector<Elements> parts);
 
 // Consecutive uses of one value.
-struct Bout {
+struct LiveRange {
   std::vector<size_t> nodes;
   std::vector<Elements> written;
 };
 
 // By outermost STEP value.
-std::map<int, std::vector<Bout>> FindBouts(const Graph& graph, const std::vector<Node>& nodes);
+std::map<int, std::vector<LiveRange>> FindLiveRanges(const Graph& graph,
+                                                     const std::vector<Node>& nodes);
 
-// Puts nodes before and after those of a sequence, and gives later bouts a value of their own in
+// Puts nodes before and after those of a sequence, and gives later ranges a value of their own in
 // the place of the first. Borrows the builder, and diverts what is appended to it.
-class BoutEdits {
+class LiveRangeEdits {
  public:
-  explicit BoutEdits(Builder* builder)
+  explicit LiveRangeEdits(Builder* builder)
       : builder_(*builder), graph_(builder->graph()), nodes_(builder->nodes()) {}
 
-  // A new value that bout number `bout` uses in the place of `value`.
-  int Again(int value, const Bout& bout, size_t number);
+  // A new value that range number `number` uses in the place of `value`.
+  int Again(int value, const LiveRange& range, size_t number);
   // What `append` appends to the builder stands before, or after, node `node`.
   template <typename Append>
   void Before(size_t node, const Append& append) {

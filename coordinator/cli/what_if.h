@@ -1,5 +1,5 @@
-// Plans for hardware that is not here: `--cluster` of plan and explain. Nothing is measured and
-// nothing can be run on it; the catalogue or the user's file says what there is.
+// What-if plans, for hardware that is not here: `--cluster` of plan and explain. Nothing is
+// measured and nothing can be run on it; the catalogue or the user's file says what there is.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-struct JobOnPaper {
+struct WhatIfJob {
   v1::JobSpec spec;
   Budget budget;
   std::string why_not_runnable;  // of its devices; empty: jobs can run there
@@ -19,10 +19,10 @@ struct JobOnPaper {
 
 // `cluster`: as hardware/cluster.h reads it, or the path of a YAML file (with a slash, or ending in
 // .yaml or .yml).
-absl::StatusOr<JobOnPaper> ReadJobOnPaper(const std::string& spec_path, const std::string& cluster);
+absl::StatusOr<WhatIfJob> ReadWhatIfJob(const std::string& spec_path, const std::string& cluster);
 
 // The same, prepared. `tell`: as of PrepareAnyway().
-absl::StatusOr<Prepared> PrepareOnPaper(const std::string& spec_path, const std::string& cluster,
-                                        const TellTried& tell = {});
+absl::StatusOr<Prepared> PrepareWhatIf(const std::string& spec_path, const std::string& cluster,
+                                       const TellProgress& tell = {});
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/compiler/tiers/bouts.h"
+#include "coordinator/compiler/tiers/live_ranges.h"
 
 #include <algorithm>
 
@@ -20,19 +20,20 @@ std::vector<Elements> Merged(std::vector<Elements> parts) {
   return merged;
 }
 
-std::map<int, std::vector<Bout>> FindBouts(const Graph& graph, const std::vector<Node>& nodes) {
-  std::map<int, std::vector<Bout>> bouts;
+std::map<int, std::vector<LiveRange>> FindLiveRanges(const Graph& graph,
+                                                     const std::vector<Node>& nodes) {
+  std::map<int, std::vector<LiveRange>> ranges;
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (size_t k = 0; k < nodes[i].operands.size(); ++k) {
       if (nodes[i].operands[k].absent()) continue;
       const Slice slice = graph.Root(nodes[i].operands[k]);
       const int root = slice.value;
       if (graph.values[root].lifetime != v1::STEP) continue;
-      std::vector<Bout>& own = bouts[root];
+      std::vector<LiveRange>& own = ranges[root];
       // Gradients, unlike activations, serve all micro-batches that go through the same layers.
       const bool by_turns = graph.values[root].cls != v1::ACTIVATION;
       const auto when = [&](size_t node) { return by_turns ? nodes[node].turn : nodes[node].mark; };
-      const bool goes_on = !own.empty() && when(i) <= when(own.back().nodes.back()) + kStayMarks;
+      const bool goes_on = !own.empty() && when(i) <= when(own.back().nodes.back()) + kNearMarks;
       if (!goes_on) own.emplace_back();
       if (own.back().nodes.empty() || own.back().nodes.back() != i) own.back().nodes.push_back(i);
       if (!Writes(nodes[i], static_cast<int>(k))) continue;
@@ -40,14 +41,14 @@ std::map<int, std::vector<Bout>> FindBouts(const Graph& graph, const std::vector
       own.back().written.push_back({slice.offset, slice.offset + span});
     }
   }
-  return bouts;
+  return ranges;
 }
 
-int BoutEdits::Again(int value, const Bout& bout, size_t number) {
+int LiveRangeEdits::Again(int value, const LiveRange& range, size_t number) {
   Value again = graph_.values[value];
   again.name = absl::StrCat(again.name, ".back", number);
   const int here = graph_.Add(std::move(again));
-  for (const size_t i : bout.nodes) {
+  for (const size_t i : range.nodes) {
     for (Slice& slice : nodes_[i].operands) {
       if (!slice.absent()) slice.value = Renamed(slice.value, value, here);
     }
@@ -55,7 +56,7 @@ int BoutEdits::Again(int value, const Bout& bout, size_t number) {
   return here;
 }
 
-void BoutEdits::Apply() {
+void LiveRangeEdits::Apply() {
   std::vector<Node> result;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node::Standing standing = nodes_[i].standing();
@@ -75,7 +76,7 @@ void BoutEdits::Apply() {
 }
 
 // The same place in `here` as `inner` has in `value`.
-int BoutEdits::Renamed(int inner, int value, int here) {
+int LiveRangeEdits::Renamed(int inner, int value, int here) {
   if (inner == value) return here;
   const int outer = graph_.values[inner].inside;
   if (outer == kNone) return inner;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/prepare/ladder.h"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -16,15 +14,18 @@
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report.h"
+#include "coordinator/prepare/search.h"
 
 namespace terrace {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// ---- rungs ------------------------------------------------------------------------------------
+// ---- fallbacks
+// ------------------------------------------------------------------------------------
 
-void AddMicroBatches(const v1::JobSpec& spec, v1::Layout* layout, std::vector<Rung>* rungs) {
+void AddMicroBatches(const v1::JobSpec& spec, v1::Layout* layout,
+                     std::vector<Fallback>* fallbacks) {
   if (spec.layout().micro_batch() > 0) return;
   std::vector<int64_t> divisors = Divisors(layout->micro_batch());
   std::reverse(divisors.begin(), divisors.end());
@@ -33,7 +34,7 @@ void AddMicroBatches(const v1::JobSpec& spec, v1::Layout* layout, std::vector<Ru
     if (micro_batch >= layout->micro_batch()) continue;
     layout->set_micro_batch(static_cast<uint32_t>(micro_batch));
     layout->set_micro_batches(sequences / layout->micro_batch());
-    rungs->push_back({"micro_batch", *layout});
+    fallbacks->push_back({"micro_batch", *layout});
   }
 }
 
@@ -45,7 +46,7 @@ int RecomputeDepth(const v1::Layout& layout) {
   return layout.recompute().empty() || layout.recompute() == "none" ? 0 : 2;
 }
 
-void AddRecompute(const v1::JobSpec& spec, v1::Layout* layout, std::vector<Rung>* rungs) {
+void AddRecompute(const v1::JobSpec& spec, v1::Layout* layout, std::vector<Fallback>* fallbacks) {
   if (!spec.layout().recompute().empty() || spec.layout().recompute_layers_size() > 0) return;
   for (const char* recompute : {"selective", "block"}) {
     v1::Layout next = *layout;
@@ -54,7 +55,7 @@ void AddRecompute(const v1::JobSpec& spec, v1::Layout* layout, std::vector<Rung>
     next.set_recompute(recompute);
     if (RecomputeDepth(next) <= RecomputeDepth(*layout)) continue;
     *layout = std::move(next);
-    rungs->push_back({"recompute", *layout});
+    fallbacks->push_back({"recompute", *layout});
   }
 }
 
@@ -72,14 +73,14 @@ bool Offloaded(const v1::Offload& pinned, const v1::Offload& proposed, v1::Offlo
   return changed;
 }
 
-void AddOffloads(const v1::JobSpec& spec, v1::Layout* layout, std::vector<Rung>* rungs) {
+void AddOffloads(const v1::JobSpec& spec, v1::Layout* layout, std::vector<Fallback>* fallbacks) {
   if (!OffersTiers(spec)) return;
   for (const v1::Offload& proposed : Offloads(spec.resources().nvme().paths_size() > 0)) {
     v1::Offload offload = layout->offload();
     if (!Offloaded(spec.layout().offload(), proposed, &offload)) continue;
     *layout->mutable_offload() = offload;
     *layout = Completed(*layout);
-    rungs->push_back({proposed.optimizer().nvme() > 0 ? "nvme" : "host", *layout});
+    fallbacks->push_back({proposed.optimizer().nvme() > 0 ? "nvme" : "host", *layout});
   }
 }
 
@@ -136,31 +137,32 @@ class Limit {
   int64_t held_bytes_ = 0;
 };
 
-// ---- going down -------------------------------------------------------------------------------
+// ---- the first that fits ----------------------------------------------------------------------
 
-class Ladder {
+class FallbackSearch {
  public:
-  Ladder(const v1::JobSpec& spec, const Model& model, const Budget& budget, const v1::Plan& plan)
+  FallbackSearch(const v1::JobSpec& spec, const Model& model, const Budget& budget,
+                 const v1::Plan& plan)
       : spec_(spec), model_(model), budget_(budget), plan_(plan), limit_(spec, budget, plan) {}
 
   struct Step {
-    Rung rung;
+    Fallback fallback;
     Evaluated evaluated;
   };
-  // The first rung that fits, with the keys pinned that `pins` pins.
+  // The first fallback that fits, with the keys pinned that `pins` pins.
   absl::StatusOr<std::optional<Step>> First(const v1::JobSpec& pins) {
-    for (Rung& rung : RungsBelow(pins, plan_.layout())) {
-      if (!CheckLayout(rung.layout, model_, spec_).ok()) continue;
-      absl::StatusOr<Evaluated> one = Evaluate(spec_, model_, budget_, rung.layout);
-      if (absl::IsInvalidArgument(one.status())) continue;  // a lower one may be compiled
+    for (Fallback& fallback : FallbacksFrom(pins, plan_.layout())) {
+      if (!CheckLayout(fallback.layout, model_, spec_).ok()) continue;
+      absl::StatusOr<Evaluated> one = Evaluate(spec_, model_, budget_, fallback.layout);
+      if (absl::IsInvalidArgument(one.status())) continue;  // a later one may be compiled
       RETURN_IF_ERROR(one.status());
-      if (limit_.Fits(*one)) return Step{std::move(rung), *std::move(one)};
+      if (limit_.Fits(*one)) return Step{std::move(fallback), *std::move(one)};
       if (!least_ || one->device_bytes < least_->device_bytes) least_ = *std::move(one);
     }
     return std::nullopt;
   }
 
-  // What to say when the bottom is reached.
+  // What to say when none fits.
   absl::Status Refusal() {
     std::string text = absl::StrCat(
         "a rank needs ", FormatBytes(ExternalBytes(budget_)), " outside its arenas beside ",
@@ -194,9 +196,10 @@ class Ladder {
       if (pins.layout().SerializeAsString() == before) continue;
       const auto step = First(pins);
       if (!step.ok() || !step->has_value()) continue;
-      return absl::StrCat("a pinned key is in the way; release it or set ",
-                          absl::StrJoin(Unpinned(spec_.layout(), (*step)->rung.layout), " and "),
-                          ", which fits");
+      return absl::StrCat(
+          "a pinned key is in the way; release it or set ",
+          absl::StrJoin(Unpinned(spec_.layout(), (*step)->fallback.layout), " and "),
+          ", which fits");
     }
     return std::nullopt;
   }
@@ -222,33 +225,33 @@ std::string ChangeText(const v1::Layout& from, const v1::Layout& to) {
 
 }  // namespace
 
-std::vector<Rung> RungsBelow(const v1::JobSpec& spec, const v1::Layout& layout) {
-  std::vector<Rung> rungs;
+std::vector<Fallback> FallbacksFrom(const v1::JobSpec& spec, const v1::Layout& layout) {
+  std::vector<Fallback> fallbacks;
   v1::Layout lowest = layout;
-  AddMicroBatches(spec, &lowest, &rungs);
-  AddRecompute(spec, &lowest, &rungs);
-  AddOffloads(spec, &lowest, &rungs);
-  return rungs;
+  AddMicroBatches(spec, &lowest, &fallbacks);
+  AddRecompute(spec, &lowest, &fallbacks);
+  AddOffloads(spec, &lowest, &fallbacks);
+  return fallbacks;
 }
 
-absl::StatusOr<Descent> Descend(const v1::JobSpec& spec, const Budget& given,
-                                const v1::Plan& plan) {
+absl::StatusOr<ChosenFallback> FindFallback(const v1::JobSpec& spec, const Budget& given,
+                                            const v1::Plan& plan) {
   Budget budget = given;
   if (budget.profile.f32_flops_per_second() <= 0) {
     budget.profile = CpuProfile(budget.threads_per_rank, budget.profile.name());
   }
   budget.profile = ProfileFor(spec, budget.profile);
   ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
-  Ladder ladder(spec, model, budget, plan);
-  ASSIGN_OR_RETURN(std::optional<Ladder::Step> step, ladder.First(spec));
-  if (!step.has_value()) return ladder.Refusal();
-  Descent descent;
-  descent.rung = std::move(step->rung.name);
-  descent.change = ChangeText(plan.layout(), step->rung.layout);
-  descent.prepared.plan = ReportPlan(spec, model, budget, step->evaluated, {});
-  RETURN_IF_ERROR(CheckDriveLife(spec, descent.prepared.plan));
-  descent.prepared.programs = std::move(step->evaluated.programs);
-  return descent;
+  FallbackSearch search(spec, model, budget, plan);
+  ASSIGN_OR_RETURN(std::optional<FallbackSearch::Step> step, search.First(spec));
+  if (!step.has_value()) return search.Refusal();
+  ChosenFallback chosen;
+  chosen.fallback = std::move(step->fallback.name);
+  chosen.change = ChangeText(plan.layout(), step->fallback.layout);
+  chosen.prepared.plan = ReportPlan(spec, model, budget, step->evaluated, {});
+  RETURN_IF_ERROR(CheckDriveLife(spec, chosen.prepared.plan));
+  chosen.prepared.programs = std::move(step->evaluated.programs);
+  return chosen;
 }
 
 absl::StatusOr<Prepared> PrepareWithLearned(const v1::JobSpec& spec, const Budget& budget) {

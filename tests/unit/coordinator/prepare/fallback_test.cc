@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/prepare/ladder.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "coordinator/hardware/profiles.h"
 #include "coordinator/prepare/evaluate.h"
+#include "coordinator/prepare/search.h"
 #include "proto/check/program_check.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
@@ -54,29 +53,30 @@ v1::Plan PlanWith(uint32_t micro_batch, v1::JobSpec spec = Open()) {
 
 int64_t Arena(const v1::Plan& plan) { return plan.memory(0).arena_bytes(); }
 
-std::vector<std::string> Names(const std::vector<Rung>& rungs) {
+std::vector<std::string> Names(const std::vector<Fallback>& fallbacks) {
   std::vector<std::string> names;
-  for (const Rung& rung : rungs) names.push_back(rung.name);
+  for (const Fallback& fallback : fallbacks) names.push_back(fallback.name);
   return names;
 }
 
-// ---- rungs ------------------------------------------------------------------------------------
+// ---- fallbacks
+// ------------------------------------------------------------------------------------
 
 TEST(LadderTest, GivesUpTheMicroBatchThenActivationsThenTheDeviceAndKeepsWhatWasGivenUp) {
   v1::JobSpec spec = Open();
   spec.mutable_resources()->set_host_memory(1 << 30);
   spec.mutable_resources()->mutable_nvme()->add_paths("/tmp");
   const v1::Layout top = PlanWith(4).layout();
-  const std::vector<Rung> rungs = RungsBelow(spec, top);
-  EXPECT_THAT(Names(rungs), testing::ElementsAre("micro_batch", "micro_batch", "recompute",
-                                                 "recompute", "host", "host", "nvme", "nvme"));
-  EXPECT_EQ(rungs[0].layout.micro_batch(), 2u);
-  for (const Rung& rung : rungs) {
-    EXPECT_EQ(rung.layout.micro_batch() * rung.layout.micro_batches(),
+  const std::vector<Fallback> fallbacks = FallbacksFrom(spec, top);
+  EXPECT_THAT(Names(fallbacks), testing::ElementsAre("micro_batch", "micro_batch", "recompute",
+                                                     "recompute", "host", "host", "nvme", "nvme"));
+  EXPECT_EQ(fallbacks[0].layout.micro_batch(), 2u);
+  for (const Fallback& fallback : fallbacks) {
+    EXPECT_EQ(fallback.layout.micro_batch() * fallback.layout.micro_batches(),
               top.micro_batch() * top.micro_batches())
         << "the batch of a step stays";
   }
-  const v1::Layout& bottom = rungs.back().layout;
+  const v1::Layout& bottom = fallbacks.back().layout;
   EXPECT_EQ(bottom.micro_batch(), 1u);
   EXPECT_EQ(bottom.recompute(), "block");
   EXPECT_EQ(bottom.offload().parameter().nvme(), 1);
@@ -89,11 +89,11 @@ TEST(LadderTest, TheWayDownEnds) {
   spec.mutable_resources()->mutable_nvme()->add_paths("/tmp");
   v1::Layout layout = PlanWith(16).layout();
   std::set<std::string> seen = {layout.SerializeAsString()};
-  size_t left = RungsBelow(spec, layout).size();
-  for (std::vector<Rung> rungs = RungsBelow(spec, layout); !rungs.empty();
-       rungs = RungsBelow(spec, layout)) {
-    EXPECT_EQ(rungs.size(), left--);
-    layout = rungs.front().layout;
+  size_t left = FallbacksFrom(spec, layout).size();
+  for (std::vector<Fallback> fallbacks = FallbacksFrom(spec, layout); !fallbacks.empty();
+       fallbacks = FallbacksFrom(spec, layout)) {
+    EXPECT_EQ(fallbacks.size(), left--);
+    layout = fallbacks.front().layout;
     EXPECT_TRUE(seen.insert(layout.SerializeAsString()).second);
   }
   EXPECT_EQ(left, 0u);
@@ -103,27 +103,27 @@ TEST(LadderTest, WhatIsPinnedIsNotMoved) {
   v1::JobSpec spec = Open();
   spec.mutable_layout()->set_micro_batch(4);
   spec.mutable_resources()->set_host_memory(1 << 30);
-  EXPECT_THAT(Names(RungsBelow(spec, PlanWith(4).layout())),
+  EXPECT_THAT(Names(FallbacksFrom(spec, PlanWith(4).layout())),
               testing::ElementsAre("recompute", "recompute", "host", "host"));
   spec.mutable_layout()->set_recompute("none");
   spec.mutable_layout()->mutable_offload()->mutable_optimizer()->set_device(1);
-  const std::vector<Rung> rungs = RungsBelow(spec, PlanWith(4).layout());
-  ASSERT_THAT(Names(rungs), testing::ElementsAre("host"));
-  EXPECT_EQ(rungs[0].layout.offload().optimizer().host(), 0);
-  EXPECT_EQ(rungs[0].layout.offload().parameter().host(), 1);
+  const std::vector<Fallback> fallbacks = FallbacksFrom(spec, PlanWith(4).layout());
+  ASSERT_THAT(Names(fallbacks), testing::ElementsAre("host"));
+  EXPECT_EQ(fallbacks[0].layout.offload().optimizer().host(), 0);
+  EXPECT_EQ(fallbacks[0].layout.offload().parameter().host(), 1);
 }
 
 TEST(LadderTest, TiersThatAreNotOfferedAreNotTaken) {
-  EXPECT_THAT(Names(RungsBelow(Open(), PlanWith(1).layout())),
+  EXPECT_THAT(Names(FallbacksFrom(Open(), PlanWith(1).layout())),
               testing::ElementsAre("recompute", "recompute"));
 }
 
 TEST(LadderTest, GroupsOfLayersAreFollowedByBlocksOnly) {
   v1::Layout layout = PlanWith(1).layout();
   layout.set_recompute("sqrt");
-  const std::vector<Rung> rungs = RungsBelow(Open(), layout);
-  ASSERT_EQ(rungs.size(), 1u);
-  EXPECT_EQ(rungs[0].layout.recompute(), "block");
+  const std::vector<Fallback> fallbacks = FallbacksFrom(Open(), layout);
+  ASSERT_EQ(fallbacks.size(), 1u);
+  EXPECT_EQ(fallbacks[0].layout.recompute(), "block");
 }
 
 // ---- going down -------------------------------------------------------------------------------
@@ -144,18 +144,18 @@ TEST(LadderTest, TakesTheFirstRungThatFitsTheDeviceWithWhatWasLearned) {
   const int64_t learned = LearnedFrom(110 * kMiB);
   const int64_t limit = Arena(PlanWith(8)) + learned;
   ASSERT_GT(Arena(ran_out) + 110 * kMiB, limit);
-  const auto descent = Descend(Open(), MakeBudget(limit, learned), ran_out);
-  ASSERT_TRUE(descent.ok()) << descent.status();
-  EXPECT_EQ(descent->rung, "micro_batch");
-  EXPECT_EQ(descent->change, "layout.micro_batch 8 instead of 16");
-  EXPECT_EQ(descent->prepared.plan.layout().micro_batches(), 2u);
-  EXPECT_EQ(Arena(descent->prepared.plan) + learned, limit);
-  ASSERT_EQ(descent->prepared.programs.size(), 1u);
-  EXPECT_EQ(descent->prepared.programs[0].external_bytes(), learned) << "it may hold that now";
-  EXPECT_TRUE(CheckPrograms(descent->prepared.programs).ok());
+  const auto chosen = FindFallback(Open(), MakeBudget(limit, learned), ran_out);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->fallback, "micro_batch");
+  EXPECT_EQ(chosen->change, "layout.micro_batch 8 instead of 16");
+  EXPECT_EQ(chosen->prepared.plan.layout().micro_batches(), 2u);
+  EXPECT_EQ(Arena(chosen->prepared.plan) + learned, limit);
+  ASSERT_EQ(chosen->prepared.programs.size(), 1u);
+  EXPECT_EQ(chosen->prepared.programs[0].external_bytes(), learned) << "it may hold that now";
+  EXPECT_TRUE(CheckPrograms(chosen->prepared.programs).ok());
   v1::JobSpec in_one_piece = Open();  // pages would save more than the byte
   in_one_piece.mutable_layout()->set_packing("contiguous");
-  const auto tighter = Descend(in_one_piece, MakeBudget(limit - 1, learned), ran_out);
+  const auto tighter = FindFallback(in_one_piece, MakeBudget(limit - 1, learned), ran_out);
   ASSERT_TRUE(tighter.ok()) << tighter.status();
   EXPECT_EQ(tighter->change, "layout.micro_batch 4 instead of 16");
 }
@@ -164,7 +164,8 @@ TEST(LadderTest, TheSameInGivesTheSameOut) {
   const v1::Plan ran_out = PlanWith(16);
   const int64_t learned = LearnedFrom(110 * kMiB);
   const Budget budget = MakeBudget(Arena(PlanWith(4)) + learned, learned);
-  const auto first = Descend(Open(), budget, ran_out), second = Descend(Open(), budget, ran_out);
+  const auto first = FindFallback(Open(), budget, ran_out),
+             second = FindFallback(Open(), budget, ran_out);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->prepared.plan.SerializeAsString(), second->prepared.plan.SerializeAsString());
 }
@@ -173,10 +174,10 @@ TEST(LadderTest, TheSameInGivesTheSameOut) {
 TEST(LadderTest, ALimitThatNoPlanKnowsIsWhatTheRankHeld) {
   const v1::Plan ran_out = PlanWith(16);
   const int64_t learned = LearnedFrom(110 * kMiB);
-  const auto descent = Descend(Open(), MakeBudget(int64_t{1} << 40, learned), ran_out);
-  ASSERT_TRUE(descent.ok()) << descent.status();
-  EXPECT_EQ(descent->rung, "micro_batch");
-  EXPECT_LE(Arena(descent->prepared.plan) + learned, Arena(ran_out) + SeenFrom(learned));
+  const auto chosen = FindFallback(Open(), MakeBudget(int64_t{1} << 40, learned), ran_out);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->fallback, "micro_batch");
+  EXPECT_LE(Arena(chosen->prepared.plan) + learned, Arena(ran_out) + SeenFrom(learned));
 }
 
 // The host's memory is the device's on a CPU: moving states there frees nothing.
@@ -191,11 +192,11 @@ TEST(LadderTest, OffloadHelpsAgainstTheDevicesLimitOnly) {
   const v1::Plan ran_out = PlanWith(1, spec);
   const int64_t learned = LearnedFrom(110 * kMiB);
   const int64_t limit = Arena(ran_out) + 109 * kMiB;
-  const auto descent = Descend(spec, MakeBudget(limit, learned), ran_out);
-  ASSERT_TRUE(descent.ok()) << descent.status();
-  EXPECT_EQ(descent->rung, "host");
-  EXPECT_THAT(descent->change, HasSubstr("layout.offload.optimizer host"));
-  const auto killed = Descend(spec, MakeBudget(int64_t{1} << 40, learned), ran_out);
+  const auto chosen = FindFallback(spec, MakeBudget(limit, learned), ran_out);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->fallback, "host");
+  EXPECT_THAT(chosen->change, HasSubstr("layout.offload.optimizer host"));
+  const auto killed = FindFallback(spec, MakeBudget(int64_t{1} << 40, learned), ran_out);
   EXPECT_EQ(killed.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(killed.status().message()), HasSubstr("control group"));
 }
@@ -207,9 +208,9 @@ TEST(LadderTest, ThePinnedKeyInTheWayIsNamedWithTheValueThatFits) {
   const v1::Plan ran_out = PlanWith(16);
   const int64_t learned = LearnedFrom(110 * kMiB);
   const int64_t limit = Arena(PlanWith(8)) + learned;
-  const auto descent = Descend(spec, MakeBudget(limit, learned), ran_out);
-  EXPECT_EQ(descent.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(descent.status().message()),
+  const auto chosen = FindFallback(spec, MakeBudget(limit, learned), ran_out);
+  EXPECT_EQ(chosen.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(chosen.status().message()),
               AllOf(HasSubstr("126.0 MiB outside its arenas"), HasSubstr("device_memory"),
                     HasSubstr("release it or set layout.micro_batch 8"),
                     Not(HasSubstr("recompute block"))));
@@ -218,9 +219,9 @@ TEST(LadderTest, ThePinnedKeyInTheWayIsNamedWithTheValueThatFits) {
 TEST(LadderTest, AtTheBottomTheWayOutIsMoreMemory) {
   const v1::Plan ran_out = PlanWith(1);
   const int64_t learned = LearnedFrom(110 * kMiB);
-  const auto descent = Descend(Open(), MakeBudget(100 * kMiB, learned), ran_out);
-  EXPECT_EQ(descent.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(descent.status().message()),
+  const auto chosen = FindFallback(Open(), MakeBudget(100 * kMiB, learned), ran_out);
+  EXPECT_EQ(chosen.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(chosen.status().message()),
               AllOf(HasSubstr("find what grows"), HasSubstr("device_memory to at least"),
                     HasSubstr("offer resources.host_memory or resources.nvme")));
 }
@@ -237,9 +238,9 @@ TEST(LadderTest, WhereTheHostIsTooSmallTheHostIsNamed) {
   spec.mutable_data()->set_sequence_length(12);
   const v1::Plan ran_out = PlanWith(1, spec);
   const int64_t learned = LearnedFrom(110 * kMiB);
-  const auto descent = Descend(spec, MakeBudget(Arena(ran_out) + 109 * kMiB, learned), ran_out);
-  EXPECT_EQ(descent.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(descent.status().message()),
+  const auto chosen = FindFallback(spec, MakeBudget(Arena(ran_out) + 109 * kMiB, learned), ran_out);
+  EXPECT_EQ(chosen.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(chosen.status().message()),
               AllOf(HasSubstr("raise what resources offers beside the device: "),
                     HasSubstr("of 8.0 MiB host memory"), Not(HasSubstr("device_memory to"))));
 }

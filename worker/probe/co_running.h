@@ -19,14 +19,14 @@
 namespace terrace {
 
 // Used on one thread.
-class Companions {
+class CoRunningRanks {
  public:
   // `count` of them, each with `threads`; 0 is none. RESOURCE_EXHAUSTED when the system refuses
   // their memory.
-  static absl::StatusOr<std::unique_ptr<Companions>> Create(int count, int threads);
-  ~Companions();
-  Companions(const Companions&) = delete;
-  Companions& operator=(const Companions&) = delete;
+  static absl::StatusOr<std::unique_ptr<CoRunningRanks>> Create(int count, int threads);
+  ~CoRunningRanks();
+  CoRunningRanks(const CoRunningRanks&) = delete;
+  CoRunningRanks& operator=(const CoRunningRanks&) = delete;
 
   // Each calls the case again and again from now on, round so much of its memory (KernelRunner),
   // or, with null, rests. Returns when all have left what they did before. `one` must outlive the
@@ -34,7 +34,7 @@ class Companions {
   void Do(const ProbeCase* one, int64_t window_bytes = 0);
 
  private:
-  explicit Companions(std::vector<KernelRunner> runners);
+  explicit CoRunningRanks(std::vector<KernelRunner> runners);
   void Run(KernelRunner* runner);
 
   std::vector<KernelRunner> runners_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/probe/companions.h"
+#include "worker/probe/co_running.h"
 
 #include <utility>
 
@@ -7,27 +7,27 @@
 
 namespace terrace {
 
-absl::StatusOr<std::unique_ptr<Companions>> Companions::Create(int count, int threads) {
+absl::StatusOr<std::unique_ptr<CoRunningRanks>> CoRunningRanks::Create(int count, int threads) {
   std::vector<KernelRunner> runners;
   for (int i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(KernelRunner runner, KernelRunner::Create(threads));
     runners.push_back(std::move(runner));
   }
-  return std::unique_ptr<Companions>(new Companions(std::move(runners)));
+  return std::unique_ptr<CoRunningRanks>(new CoRunningRanks(std::move(runners)));
 }
 
-Companions::Companions(std::vector<KernelRunner> runners) : runners_(std::move(runners)) {
+CoRunningRanks::CoRunningRanks(std::vector<KernelRunner> runners) : runners_(std::move(runners)) {
   for (KernelRunner& runner : runners_) {
     threads_.emplace_back([this, &runner] { Run(&runner); });
   }
 }
 
-Companions::~Companions() {
+CoRunningRanks::~CoRunningRanks() {
   ending_.store(true);
   Do(nullptr);
 }
 
-void Companions::Do(const ProbeCase* one, int64_t window_bytes) {
+void CoRunningRanks::Do(const ProbeCase* one, int64_t window_bytes) {
   const int all = static_cast<int>(runners_.size());
   followed_.store(0);
   // Read by the threads only after the round that they follow.
@@ -38,7 +38,7 @@ void Companions::Do(const ProbeCase* one, int64_t window_bytes) {
   for (int done = followed_.load(); done < all; done = followed_.load()) followed_.wait(done);
 }
 
-void Companions::Run(KernelRunner* runner) {
+void CoRunningRanks::Run(KernelRunner* runner) {
   for (int seen = 0;;) {
     round_.wait(seen);
     seen = round_.load();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/drain.h"
+#include "coordinator/jobs/drain_action.h"
 
 #include "absl/strings/str_cat.h"
 
@@ -12,17 +12,17 @@ std::string InBrackets(const std::string& reason) {
 
 }  // namespace
 
-Leaving LeavingOf(const v1::Job& job, const v1::Drain& drain, int64_t unix_ms) {
+DrainAction DrainActionOf(const v1::Job& job, const v1::Drain& drain, int64_t unix_ms) {
   const bool holds = job.state() == v1::STARTING || job.state() == v1::RUNNING;
   if (!holds) return {};
-  Leaving leaving{
-      .how = Leaving::How::kAtOnce,
+  DrainAction leaving{
+      .how = DrainAction::How::kAtOnce,
       .why = absl::StrCat("worker ", drain.node(), " is drained", InBrackets(drain.reason()))};
   if (drain.deadline_unix_ms() > 0 && unix_ms >= drain.deadline_unix_ms()) return leaving;
   if (drain.keep_jobs()) return {};
   if (job.state() == v1::STARTING) return leaving;  // it has done nothing yet
   if (job.spec().checkpoint().save() == "never") return {};
-  leaving.how = Leaving::How::kAfterCheckpoint;
+  leaving.how = DrainAction::How::kAfterCheckpoint;
   return leaving;
 }
 

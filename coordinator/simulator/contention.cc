@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/simulator/pace.h"
+#include "coordinator/simulator/contention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +38,8 @@ Work WorkOf(const v1::Program& program, const v1::Instruction& instruction) {
   }
 }
 
-Pace::Pace(const v1::HardwareProfile& profile, const std::vector<const v1::Program*>& stages)
+Contention::Contention(const v1::HardwareProfile& profile,
+                       const std::vector<const v1::Program*>& stages)
     : shared_cores_(profile.shared_cores()),
       communication_slowdown_(profile.communication_slowdown()),
       copy_ratio_(Ratio(profile.copy_duplex_ratio())),
@@ -70,7 +71,7 @@ Pace::Pace(const v1::HardwareProfile& profile, const std::vector<const v1::Progr
   communication_threads_ = communication_slowdown_ * std::max<double>(1, profile.threads());
 }
 
-double Pace::Threads(int stage, Work work) const {
+double Contention::Threads(int stage, Work work) const {
   switch (work) {
     case Work::kCompute:
     case Work::kHostCompute:
@@ -85,20 +86,20 @@ double Pace::Threads(int stage, Work work) const {
   }
 }
 
-void Pace::Count(int stage, Work work, int sign, Load* load) const {
+void Contention::Count(int stage, Work work, int sign, Load* load) const {
   const double threads = sign * Threads(stage, work);
   load->threads += threads;
   if (work == Work::kToDevice || work == Work::kToHost) load->copying += threads;
 }
 
-double Pace::CoreShare(int stage, const Load& load) const {
+double Contention::CoreShare(int stage, const Load& load) const {
   if (!shared_cores_ || load.threads <= cores_) return 1;
   const double even = cores_ / load.threads;
   if (load.copying <= 0 || threads_[stage] <= 1) return even;
   return std::min(even, 1 / std::ceil(load.threads / cores_ - kRounding));
 }
 
-double Pace::ComputeShare(int stage, Work beside) const {
+double Contention::ComputeShare(int stage, Work beside) const {
   Load load;
   for (int other = 0; other < static_cast<int>(nodes_.size()); ++other) {
     if (nodes_[other] != nodes_[stage]) continue;
@@ -108,7 +109,7 @@ double Pace::ComputeShare(int stage, Work beside) const {
   return CoreShare(stage, load);
 }
 
-double Pace::Beside(Work work, const WorkCounts& running, double contention) const {
+double Contention::Beside(Work work, const WorkCounts& running, double contention) const {
   const auto meets = [&running](Work other, double ratio) {
     return Running(running, other) > 0 ? ratio : 1.0;
   };

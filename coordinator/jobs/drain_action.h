@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-struct Leaving {
+struct DrainAction {
   enum class How { kStays, kAfterCheckpoint, kAtOnce };
   How how = How::kStays;
   std::string why;  // "worker node-2 is drained (kernel update)"; empty: it stays
@@ -21,7 +21,7 @@ struct Leaving {
 
 // `job` has ranks on the drained worker. A job that saves no checkpoints stays until the deadline:
 // it would begin again.
-Leaving LeavingOf(const v1::Job& job, const v1::Drain& drain, int64_t unix_ms);
+DrainAction DrainActionOf(const v1::Job& job, const v1::Drain& drain, int64_t unix_ms);
 
 // What a list of workers says of it.
 std::string RemarkOf(const v1::Drain& drain);

@@ -1,8 +1,9 @@
-// The ladder: what a job goes on with whose memory ran out because of bytes that no plan reserved.
+// Fallbacks: layouts that a job goes on with whose memory ran out because of bytes that no plan
+// reserved.
 //
-// Down from the layout that ran out: a smaller micro-batch, more recompute, states in the host's
-// memory, states on NVMe. Each rung keeps what those above it gave up, so that the way down ends
-// and nothing is tried twice. The first that fits, with what was learned to lie outside the arenas,
+// From the layout that ran out: a smaller micro-batch, more recompute, states in the host's memory,
+// states on NVMe. Each fallback keeps what those before it gave up, so that the list ends and
+// nothing is tried twice. The first that fits, with what was learned to lie outside the arenas,
 // is compiled. The degrees of parallelism stay, and so does whatever the spec pins.
 //
 // Pure and thread-safe: the same in, the same out.
@@ -34,22 +35,22 @@ constexpr int64_t SeenFrom(int64_t learned_bytes) {
   return learned_bytes - learned_bytes / kLearnedMarginParts;
 }
 
-struct Rung {
+struct Fallback {
   std::string name;  // "micro_batch", "recompute", "host", "nvme"
   v1::Layout layout;
 };
-// From the highest on.
-std::vector<Rung> RungsBelow(const v1::JobSpec& spec, const v1::Layout& layout);
+// In the order in which they are tried.
+std::vector<Fallback> FallbacksFrom(const v1::JobSpec& spec, const v1::Layout& layout);
 
-struct Descent {
-  std::string rung;    // its name
-  std::string change;  // "layout.micro_batch 4 instead of 8"
+struct ChosenFallback {
+  std::string fallback;  // its name
+  std::string change;    // "layout.micro_batch 4 instead of 8"
   Prepared prepared;
 };
 // `plan` is the one that ran out, budget.external_bytes what was learned. RESOURCE_EXHAUSTED when
-// no rung fits: the message has the limit, the bytes and the pinned keys that are in the way.
-absl::StatusOr<Descent> Descend(const v1::JobSpec& spec, const Budget& budget,
-                                const v1::Plan& plan);
+// no fallback fits: the message has the limit, the bytes and the pinned keys that are in the way.
+absl::StatusOr<ChosenFallback> FindFallback(const v1::JobSpec& spec, const Budget& budget,
+                                            const v1::Plan& plan);
 
 // Prepare() with what was learned; where nothing fits with it, without: a figure from another job
 // makes room, it does not refuse.
