@@ -46,8 +46,9 @@ struct AtOnce {
 
 struct Reduction {
   std::map<int, int> shards;  // unit -> value [shard_elements]; with ZeRO
-  std::map<int, int> homes;   // of gradients that rest off the device (leave.h), by outermost value
-  std::set<int> used_up;      // outermost values
+  std::map<int, int>
+      homes;              // of gradients that rest off the device (offload.h), by outermost value
+  std::set<int> used_up;  // outermost values
   // One partial sum of squares of this rank's summed gradients each, scaled so that their sum over
   // the group "model" counts every element once.
   Slice squares;

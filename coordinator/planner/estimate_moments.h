@@ -39,7 +39,7 @@ struct HeldActivations {  // of a stage
   int64_t whole = 0;   // of one layer in its backward pass
   int64_t passes = 0;  // held
   // Of what is kept, the part that never leaves the device: what other stages sent
-  // (compiler/leave.h).
+  // (compiler/tiers/offload.h).
   double stays = 0;
 };
 

@@ -5,7 +5,7 @@
 // the activations: activation compressed training, Chen et al. 2021 (ActNN, arXiv 2104.14129).
 //
 // Codes and scales are activations like others: they leave the device where activations do
-// (leave.h), and fewer bytes travel.
+// (offload.h), and fewer bytes travel.
 //
 // Pure and thread-safe.
 //
