@@ -146,6 +146,14 @@ def check_width(name, lines, report):
             report(name, number, f"longer than {MAX_PAGE_LINE} columns: wrap it")
 
 
+def check_tests(name, lines, tests, report):
+    """A test that a page names, `Suite.Case`, is there."""
+    for number, line in enumerate(lines, 1):
+        for test in re.findall(r"`(\w+Test\.\w+)`", line):
+            if test not in tests:
+                report(name, number, f"there is no test {test}")
+
+
 def inside_raw_literal(lines, number):
     before = "\n".join(lines[: number - 1])
     return before.count('R"') > len(re.findall(r'\)\w*"', before))
@@ -157,6 +165,11 @@ def main():
     report = lambda name, number, rule: problems.append(f"{name}:{number}: {rule}")
     names = [str(path.relative_to(ROOT)) for path in tracked()]
     known = known_paths(names)
+    tests = {
+        f"{suite}.{case}"
+        for path in ROOT.glob("tests/**/*_test.cc")
+        for suite, case in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.M)
+    }
     check_folders(names, report)
     for path in tracked():
         name = str(path.relative_to(ROOT))
@@ -165,6 +178,7 @@ def main():
         lines = path.read_text().splitlines()
         if not HISTORY.match(name):
             check_references(name, lines, known, report)
+            check_tests(name, lines, tests, report)
         if path.suffix == ".md":
             check_width(name, lines, report)
             continue
