@@ -254,6 +254,32 @@ CLI::App* AddEvaluate(CLI::App& app, Options& options) {
   return command;
 }
 
+const CLI::App* AddPlan(CLI::App& app, Options& options) {
+  CLI::App* plan = app.add_subcommand("plan", "print the plan of a spec for this machine");
+  AddSpec(*plan, options);
+  plan->add_option("--profile", options.profile,
+                   "of this machine, as `terrace profile` printed it");
+  plan->add_option("--cluster", options.cluster,
+                   "hardware that is not here: h100x8:128, or a cluster.yaml")
+      ->excludes("--profile");
+  plan->add_option("--html", options.files.html, "write a page about the plan");
+  plan->add_option("--svg", options.files.svg, "write its picture alone");
+  plan->add_option("--trace", options.files.trace, "write the simulated step for Perfetto");
+  plan->add_option("--by", options.by, "layer: also the memory of each layer")
+      ->check(CLI::IsMember({"layer"}));
+  return plan;
+}
+
+const CLI::App* AddExplain(CLI::App& app, Options& options) {
+  CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
+  AddSpec(*explain, options);
+  explain->add_option("--sequence", options.sequence, "only this one: train, eval");
+  explain->add_option("--stage", options.stage, "only this stage's program");
+  explain->add_option("--cluster", options.cluster,
+                      "hardware that is not here: h100x8:128, or a cluster.yaml");
+  return explain;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   if (const absl::Status legible = CheckCommandLine(argc, argv); !legible.ok()) {
@@ -267,24 +293,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   CLI::App* serve = app.add_subcommand("serve", "run the service until SIGTERM");
   AddServe(*serve, options.serve);
-  CLI::App* plan = app.add_subcommand("plan", "print the plan of a spec for this machine");
-  AddSpec(*plan, options);
-  plan->add_option("--profile", options.profile,
-                   "of this machine, as `terrace profile` printed it");
-  plan->add_option("--cluster", options.cluster,
-                   "hardware that is not here: h100x8:128, or a cluster.yaml")
-      ->excludes("--profile");
-  plan->add_option("--html", options.files.html, "write a page about the plan");
-  plan->add_option("--svg", options.files.svg, "write its picture alone");
-  plan->add_option("--trace", options.files.trace, "write the simulated step for Perfetto");
-  plan->add_option("--by", options.by, "layer: also the memory of each layer")
-      ->check(CLI::IsMember({"layer"}));
-  CLI::App* explain = app.add_subcommand("explain", "print the programs of a spec");
-  AddSpec(*explain, options);
-  explain->add_option("--sequence", options.sequence, "only this one: train, eval");
-  explain->add_option("--stage", options.stage, "only this stage's program");
-  explain->add_option("--cluster", options.cluster,
-                      "hardware that is not here: h100x8:128, or a cluster.yaml");
+  const CLI::App* plan = AddPlan(app, options);
+  const CLI::App* explain = AddExplain(app, options);
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
   bool of_cluster = false;
   schema->add_flag("--cluster", of_cluster, "of cluster.yaml instead");

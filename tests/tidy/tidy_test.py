@@ -47,6 +47,10 @@ RETIRED = {
 BANNED = [r"\bTODO\b", r"\bFIXME\b", r"\bXXX\b", r"ifdef TESTING", r"FRIEND_TEST", r"using namespace std;"]
 
 
+MAX_FUNCTION = 70
+# Tables of data that are written as functions.
+TABLES = re.compile(r"^(coordinator/(hardware/catalogue_data|spec/keys_\w+|model/presets|model/config_keys_table|import/\w+_keys"
+                    r"|import/megatron_flags|evaluation/techniques)|kernels/cuda/registry)\.cc$")
 # From the root. Neither patterns nor what tests and builds make.
 PATHS = r"(?<![\w/.${}-])((?:base|kernels|proto|coordinator|worker|client|deploy|tests|docs|cmake)/[\w/.-]*\w)(?![\w*-])"
 # Pages that say what was, not what is.
@@ -108,6 +112,22 @@ def check_folders(names, report):
         ours = folder.startswith(tuple(top.rstrip("/") for top in OURS if top != "tests/"))
         if ours and folder not in MANY_FILES and count > MAX_FILES:
             report(folder, 1, f"{count} files, at most {MAX_FILES} lie in one folder: give a part of them a room")
+
+
+def check_functions(name, lines, report):
+    """Formatted code: a definition begins at column 0 (or 2, in a class) and ends with a brace in its column."""
+    start = None
+    for number, line in enumerate(lines, 1):
+        if start is None:
+            head = "".join(lines[max(0, number - 6):number])
+            is_block = re.match(r"^ {0,2}(namespace|struct|class|enum|union|else|if|for|while|switch|do)\b", line)
+            if re.match(r"^ {0,2}[A-Za-z_~]", line) and line.endswith("{") and "(" in head and not is_block \
+                    and "=" not in line.split("(")[0]:
+                start, indent = number, len(line) - len(line.lstrip())
+        elif line.startswith(" " * indent + "}"):
+            if number - start + 1 > MAX_FUNCTION:
+                report(name, start, f"a function of {number - start + 1} lines, at most {MAX_FUNCTION}")
+            start = None
 
 
 def check_references(name, lines, known, report):
@@ -197,6 +217,8 @@ def main():
                 if re.search(word, line):
                     report(name, number, f"a retired word: say {instead} (docs/terminology.md)")
         check_includes(name, lines, layers, report)
+        if not name.startswith("tests/") and not TABLES.match(name):
+            check_functions(name, lines, report)
     for problem in problems:
         print(problem)
     print(f"tidy: {len(problems)} problems")
