@@ -22,8 +22,8 @@ constexpr size_t kProposedMax = 64;
 // Of layouts that are alike: those within the limits, and those beyond, which say what more memory
 // would be worth.
 constexpr size_t kAlikeMax = 2, kBeyondMax = 1;
-// Of a kind's proposals those beyond the limits are at most such a part where others are within.
-constexpr size_t kBeyondParts = 4;
+// The largest share of a kind's proposals that are beyond the limits, where others are within.
+constexpr double kBeyondShare = 0.25;
 // A proposal for its memory needs this part of the last one's at most.
 constexpr double kSmaller = 0.9;
 // Of what is offloaded a micro-batch, or a run of them, moves weights there twice and gradients
@@ -151,7 +151,9 @@ Proposals Comparison::Take() {
   for (auto& [kind, all] : kinds) {
     // What does not fit is faster as a rule, and must not leave out all that does.
     const size_t most = plain ? SIZE_MAX : kind == LayoutKind::kOnDevice ? left / 2 : left / 4;
-    KeepFastest(most - std::min(most / kBeyondParts, all.beyond.size()), &all.within);
+    KeepFastest(most - std::min(static_cast<size_t>(kBeyondShare * static_cast<double>(most)),
+                                all.beyond.size()),
+                &all.within);
     KeepFastest(most - all.within.size(), &all.beyond);
     for (std::vector<Proposal>* part : {&all.within, &all.beyond}) {
       std::move(part->begin(), part->end(), std::back_inserter(fastest));

@@ -21,8 +21,8 @@ constexpr int kMissesMax = 8;
 // Once this many instructions were compiled, the trial ends with what fits.
 constexpr int64_t kInstructionsMax = 120'000;
 // What turns out longer than was guessed is given up while its graph is built, which takes about
-// this part of the time of compiling that many instructions.
-constexpr int64_t kGivenUpPart = 3;
+// this share of the time of compiling that many instructions.
+constexpr double kGraphShare = 1.0 / 3;
 // Times that a layout is adjusted to what compiling it showed.
 constexpr int kCorrectionsMax = 2;
 // Up to here, one that is faster and does not fit is tried too, to tell what memory would be worth.
@@ -227,7 +227,7 @@ absl::StatusOr<Evaluated> Trial::Compiled(const v1::Layout& layout) {
   absl::StatusOr<Evaluated> one = CompileLayout(spec_, model_, budget_, layout, most);
   double& longer_by = longer_by_.try_emplace(layout.has_offload(), 1).first->second;
   if (absl::IsResourceExhausted(one.status())) {
-    instructions_ += most / kGivenUpPart;
+    instructions_ += static_cast<int64_t>(kGraphShare * static_cast<double>(most));
     longer_by = std::max(longer_by, static_cast<double>(most) / LengthOf(layout));
   }
   if (!one.ok()) return one;

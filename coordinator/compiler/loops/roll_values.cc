@@ -15,8 +15,8 @@
 namespace terrace::compiler {
 namespace {
 
-// One part in so many of all values' bytes is next to nothing.
-constexpr int64_t kNextToNothingPart = 500;
+// What slots may take beyond the fewest, as a share of all values' bytes.
+constexpr double kSlotsOverLeast = 0.002;
 
 // The fewest slots, at least so many, that are in their first places again after a turn.
 int64_t SlotsOfTurn(int64_t turn, int64_t slots) {
@@ -210,7 +210,8 @@ absl::Status AlignSlots(const v1::Program& program,
       more[turn] += of_slot * (SlotsOfTurn(turn, slots) - slots);
     least = std::min(least, more[turn]);
   }
-  const int64_t most = least + all_bytes / kNextToNothingPart;
+  const int64_t most =
+      least + static_cast<int64_t>(kSlotsOverLeast * static_cast<double>(all_bytes));
   const auto turn = std::find_if(more.begin(), more.end(),
                                  [most](const auto& one) { return one.second <= most; });
   for (RolledValues::Chain* chain : chains)

@@ -11,8 +11,9 @@
 namespace terrace {
 namespace {
 
-// One part in this many over the lower bound is good enough to stop: 0.5 %.
-constexpr int64_t kGoodEnoughPart = 200;
+// An arena that is over its lower bound by this share of it at most is good enough: no further
+// order is tried.
+constexpr double kGoodEnoughOverBound = 0.005;
 
 absl::Status CheckBuffers(absl::Span<const PackBuffer> buffers) {
   for (const PackBuffer& buffer : buffers) {
@@ -41,7 +42,10 @@ absl::StatusOr<Packing> Pack(absl::Span<const PackBuffer> buffers) {
     PackPlacement placement = PlaceInOrder(problem, MakePackOrder(problem, strategy));
     if (best.offsets.empty() || placement.arena_bytes < best.arena_bytes)
       best = std::move(placement);
-    if (best.arena_bytes <= bound + bound / kGoodEnoughPart) break;
+    if (static_cast<double>(best.arena_bytes - bound) <=
+        kGoodEnoughOverBound * static_cast<double>(bound)) {
+      break;
+    }
   }
   return Packing{std::move(best.offsets), best.arena_bytes, bound};
 }

@@ -84,8 +84,8 @@ struct Region {
   int64_t bytes() const { return std::max(unused_bytes, packing.arena_bytes); }
 };
 
-// One part in so many over the bound is too much where pages may be used.
-constexpr int64_t kTooMuchPart = 100;
+// Pages are used where they may be and an arena is over its lower bound by more than this share.
+constexpr double kPagesOverBound = 0.01;
 
 // Of the arena, so that the program fits its device; 0: there is no limit.
 int64_t ArenaLimit(const v1::Program& program) {
@@ -134,7 +134,8 @@ void PackPages(const v1::Program& program, int64_t base, PagePolicy pages,
                std::vector<Region>* regions, v1::Arena* arena) {
   const int64_t limit = ArenaLimit(program), bound = arena->lower_bound_bytes();
   const bool too_large = limit > 0 && arena->bytes() > limit;
-  const bool loose = arena->bytes() - bound > bound / kTooMuchPart;
+  const bool loose =
+      static_cast<double>(arena->bytes() - bound) > kPagesOverBound * static_cast<double>(bound);
   if (!too_large && (pages != PagePolicy::kWhereLoose || !loose)) return;
   const PageRules rules = {.base_bytes = base,
                            .page_bytes = PackPageBytes(program.device(), arena->bytes()),

@@ -31,7 +31,8 @@ int64_t DeviceLimit(const v1::RankMemory& memory) {
 }
 
 bool IsNear(int64_t bytes, const std::optional<int64_t>& limit) {
-  return limit.has_value() && bytes > *limit - *limit / kHardLimitReserveParts;
+  return limit.has_value() &&
+         bytes > static_cast<int64_t>((1 - kHardLimitReserve) * static_cast<double>(*limit));
 }
 
 }  // namespace

@@ -25,9 +25,9 @@ struct HardLimits {
 };
 HardLimits ReadHardLimits(int64_t pid);
 
-// A rank is ended this part of a hard limit before it, so that its last step and its checkpoint
+// A rank is ended when this share of a hard limit is left, so that its last step and its checkpoint
 // still fit below.
-inline constexpr int64_t kHardLimitReserveParts = 32;
+inline constexpr double kHardLimitReserve = 1.0 / 32;
 
 // Whether the rank holds more outside its arenas than its plan allows.
 bool HoldsMoreThanPlanned(const v1::RankMemory& memory);
