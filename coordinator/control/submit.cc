@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/planner/planner.h"
+#include "coordinator/hardware/budget.h"
 
 namespace terrace {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/utf8.h"
 #include "coordinator/jobs/gang_failure.h"
 #include "coordinator/jobs/spent_time.h"
-#include "coordinator/prepare/fallback.h"
+#include "coordinator/hardware/budget.h"
 
 namespace terrace {
 namespace {

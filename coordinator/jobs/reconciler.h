@@ -32,7 +32,7 @@
 #include "coordinator/jobs/job_row.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/rendezvous.h"
-#include "coordinator/planner/planner.h"
+#include "coordinator/hardware/budget.h"
 #include "coordinator/store/store.h"
 #include "proto/v1/drain.pb.h"
 

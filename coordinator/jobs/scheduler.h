@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "coordinator/planner/planner.h"
+#include "coordinator/hardware/budget.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {

@@ -11,7 +11,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/planner.h"
+#include "coordinator/hardware/budget.h"
 #include "proto/v1/planning.pb.h"
 
 namespace terrace {

@@ -23,18 +23,6 @@
 
 namespace terrace {
 
-// A rank is given an eighth more outside its arenas than it was seen to hold there, in whole MiB.
-inline constexpr int64_t kLearnedMarginParts = 8;
-constexpr int64_t LearnedFrom(int64_t seen_bytes) {
-  const int64_t bytes =
-      seen_bytes + (seen_bytes + kLearnedMarginParts - 2) / (kLearnedMarginParts - 1);
-  return (bytes + (1 << 20) - 1) >> 20 << 20;
-}
-// What was seen, from what was learned: at least LearnedFrom's argument.
-constexpr int64_t SeenFrom(int64_t learned_bytes) {
-  return learned_bytes - learned_bytes / kLearnedMarginParts;
-}
-
 struct Fallback {
   std::string name;  // "micro_batch", "recompute", "host", "nvme"
   v1::Layout layout;

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/jobs/job_state.h"
-#include "coordinator/prepare/fallback.h"
+#include "coordinator/hardware/budget.h"
 #include "tests/unit/coordinator/jobs/job_state_jobs.h"
 
 namespace terrace {
