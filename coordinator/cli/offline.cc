@@ -194,7 +194,7 @@ absl::StatusOr<JobHere> ReadJobHere(const std::string& spec_path, const std::str
 }
 
 absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path, const std::string& profile_path,
-                                     const TellProgress& tell) {
+                                     const TellSearch& tell) {
   ASSIGN_OR_RETURN(const JobHere job, ReadJobHere(spec_path, profile_path));
   return PrepareAnyway(job.spec, job.budget, tell);
 }

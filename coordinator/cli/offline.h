@@ -26,7 +26,7 @@ absl::StatusOr<JobHere> ReadJobHere(const std::string& spec_path, const std::str
 // The same, prepared. `tell`: as of PrepareAnyway().
 absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
                                      const std::string& profile_path = "",
-                                     const TellProgress& tell = {});
+                                     const TellSearch& tell = {});
 
 // Writes the inference program for a checkpoint: the model in its config.json, the length and
 // precision in the spec of its manifest.json.

@@ -43,7 +43,7 @@ absl::StatusOr<WhatIfJob> ReadWhatIfJob(const std::string& spec_path, const std:
 }
 
 absl::StatusOr<Prepared> PrepareWhatIf(const std::string& spec_path, const std::string& cluster,
-                                       const TellProgress& tell) {
+                                       const TellSearch& tell) {
   ASSIGN_OR_RETURN(const WhatIfJob job, ReadWhatIfJob(spec_path, cluster));
   ASSIGN_OR_RETURN(Prepared prepared, PrepareAnyway(job.spec, job.budget, tell));
   if (!job.why_not_runnable.empty()) prepared.plan.add_remarks(job.why_not_runnable);

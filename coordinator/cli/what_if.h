@@ -23,6 +23,6 @@ absl::StatusOr<WhatIfJob> ReadWhatIfJob(const std::string& spec_path, const std:
 
 // The same, prepared. `tell`: as of PrepareAnyway().
 absl::StatusOr<Prepared> PrepareWhatIf(const std::string& spec_path, const std::string& cluster,
-                                       const TellProgress& tell = {});
+                                       const TellSearch& tell = {});
 
 }  // namespace terrace

@@ -80,12 +80,12 @@ absl::Status Plan(const v1::PlanWork& work, v1::PlannerAnswer* answer) {
   return absl::OkStatus();
 }
 
-absl::Status DescendLadder(const v1::DescendWork& work, v1::PlannerAnswer* answer) {
-  ASSIGN_OR_RETURN(const ChosenFallback descent,
+absl::Status FallBack(const v1::DescendWork& work, v1::PlannerAnswer* answer) {
+  ASSIGN_OR_RETURN(const ChosenFallback chosen,
                    FindFallback(work.spec(), FromMessage(work.budget()), work.plan()));
-  AddPlan(descent.prepared, answer);
-  answer->set_rung(descent.rung);
-  answer->set_change(descent.change);
+  AddPlan(chosen.prepared, answer);
+  answer->set_rung(chosen.fallback);
+  answer->set_change(chosen.change);
   return absl::OkStatus();
 }
 
@@ -141,7 +141,7 @@ absl::Status Do(const v1::PlannerRequest& request, const TellProgress& tell,
     case v1::PlannerRequest::kPlan:
       return Plan(request.plan(), answer);
     case v1::PlannerRequest::kDescend:
-      return DescendLadder(request.descend(), answer);
+      return FallBack(request.descend(), answer);
     case v1::PlannerRequest::kList:
       return ListStored(request.list(), answer);
     case v1::PlannerRequest::kPage:

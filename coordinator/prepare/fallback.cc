@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/fallback.h"
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -21,8 +23,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// ---- fallbacks
-// ------------------------------------------------------------------------------------
+// ---- fallbacks ---------------------------------------------------------------------------------
 
 void AddMicroBatches(const v1::JobSpec& spec, v1::Layout* layout,
                      std::vector<Fallback>* fallbacks) {

@@ -118,7 +118,7 @@ enum class Unfit {
 };
 
 absl::StatusOr<Prepared> PrepareWith(const v1::JobSpec& asked, const Budget& given, Unfit unfit,
-                                     const TellProgress& tell, const InTime& in_time) {
+                                     const TellSearch& tell, const InTime& in_time) {
   const Budget budget = ForChoosing(asked, given);
   ASSIGN_OR_RETURN(const Model model, ReadModel(asked));
   const bool anyway = unfit != Unfit::kRefused;
@@ -167,7 +167,7 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget,
 }
 
 absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
-                                       const TellProgress& tell, const InTime& in_time) {
+                                       const TellSearch& tell, const InTime& in_time) {
   return PrepareWith(spec, budget, Unfit::kShown, tell, in_time);
 }
 

@@ -45,7 +45,7 @@ absl::StatusOr<Prepared> Prepare(const v1::JobSpec& spec, const Budget& budget,
 // false, and what would fit as its alternatives; `refusal` is what Prepare() would return.
 // `in_time` ends only the trying of changes, so that there is a plan in any case.
 absl::StatusOr<Prepared> PrepareAnyway(const v1::JobSpec& spec, const Budget& budget,
-                                       const TellProgress& tell = {}, const InTime& in_time = {});
+                                       const TellSearch& tell = {}, const InTime& in_time = {});
 
 // The same to be compared with others: of what does not fit nothing but by how much is said, so it
 // takes no longer than what fits. A job that only fits by changes within its spec (what_fits.h)

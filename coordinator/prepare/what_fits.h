@@ -45,11 +45,11 @@ struct ChangeLimits {
 // ends soon.
 ChangeLimits LimitsAfter(const SearchCost& search);
 // Told what is tried next, in words; first, once, that closed forms are asked.
-using TellProgress = std::function<void(const std::string& words)>;
+using TellSearch = std::function<void(const std::string& words)>;
 
 // At most `most`; none when no layout, precision or sequence_length fits. `tell` may be empty.
 Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
-                       const TellProgress& tell, const ChangeLimits& limits = {});
+                       const TellSearch& tell, const ChangeLimits& limits = {});
 
 // RESOURCE_EXHAUSTED that says what the layout that was found nearest needs of each tier that is
 // too small, what there is, what holds the most, and the cheapest of `changes`.

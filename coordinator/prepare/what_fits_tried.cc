@@ -217,7 +217,7 @@ Change ChangeOf(const v1::JobSpec& spec, const Variation& variation, Evaluated f
 class Attempts {
  public:
   Attempts(const v1::JobSpec& spec, const Budget& budget, std::vector<Kind> kinds, size_t most,
-           const TellProgress& tell, Cost* cost)
+           const TellSearch& tell, Cost* cost)
       : spec_(spec), budget_(budget), most_(most), tell_(tell), cost_(*cost) {
     for (Kind& kind : kinds) {
       for (std::vector<Variation>* variations : {&kind.released, &kind.offloaded}) {
@@ -304,7 +304,7 @@ class Attempts {
   const v1::JobSpec& spec_;
   const Budget& budget_;
   const size_t most_;
-  const TellProgress& tell_;
+  const TellSearch& tell_;
   Cost& cost_;
   size_t lists_ = 0;
   std::vector<Attempt> attempts_;
@@ -313,7 +313,7 @@ class Attempts {
 // With all of the layout left open and a drive, and with what a plan tries where nothing else fits:
 // once, as it costs too much to be tried with each change.
 std::optional<Change> WidestThatFits(const v1::JobSpec& spec, const Budget& budget,
-                                     const TellProgress& tell, Cost* cost) {
+                                     const TellSearch& tell, Cost* cost) {
   Variation widest = WithLayoutReleased({.spec = spec, .changes = {}}).back();
   if (!HasNvme(spec)) widest.spec.mutable_resources()->mutable_nvme()->add_paths("nvme");
   const bool is_spec = widest.spec.SerializeAsString() == spec.SerializeAsString();
@@ -337,7 +337,7 @@ ChangeLimits LimitsAfter(const SearchCost& search) {
 }
 
 Changes ChangesThatFit(const v1::JobSpec& spec, const Budget& budget, size_t most,
-                       const TellProgress& tell, const ChangeLimits& limits) {
+                       const TellSearch& tell, const ChangeLimits& limits) {
   Cost cost = {.limits = limits, .spent = {}};
   if (tell) tell("changes by closed form");
   Attempts attempts(spec, budget, KindsOf(spec, budget, &cost), most, tell, &cost);

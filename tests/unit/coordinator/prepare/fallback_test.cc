@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "coordinator/prepare/fallback.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,8 +61,7 @@ std::vector<std::string> Names(const std::vector<Fallback>& fallbacks) {
   return names;
 }
 
-// ---- fallbacks
-// ------------------------------------------------------------------------------------
+// ---- fallbacks --------------------------------------------------------------------------------
 
 TEST(LadderTest, GivesUpTheMicroBatchThenActivationsThenTheDeviceAndKeepsWhatWasGivenUp) {
   v1::JobSpec spec = Open();
@@ -126,7 +127,7 @@ TEST(LadderTest, GroupsOfLayersAreFollowedByBlocksOnly) {
   EXPECT_EQ(fallbacks[0].layout.recompute(), "block");
 }
 
-// ---- going down -------------------------------------------------------------------------------
+// ---- the first that fits ----------------------------------------------------------------------
 
 TEST(LadderTest, TheLearnedFigureHasAMarginFromWhichWhatWasSeenFollows) {
   for (const int64_t seen : {kMiB, 97 * kMiB, 300 * kMiB + 12345, int64_t{7} << 33}) {
