@@ -17,7 +17,7 @@ namespace {
 void Need(SpecDraft* draft, std::string_view key, const std::string& given,
           const std::string& placeholder, const char* option) {
   if (!given.empty()) {
-    draft->Set(key, given);
+    draft->SetText(key, given);
   } else if (!draft->Has(key)) {
     draft->Set(key, placeholder);
     draft->Remark(absl::StrCat(std::string(key), " is a placeholder (", placeholder,
@@ -95,7 +95,7 @@ void Complete(const ImportContext& context, SpecDraft* draft) {
     draft->Remark("train.loss_scale is left out: only fp16 has one");
   }
   LeaveOutOfFixedScale(draft);
-  draft->Set("name", context.name.empty() ? "imported" : context.name);
+  draft->SetText("name", context.name.empty() ? "imported" : context.name);
   Need(draft, "model.config", context.model, "gpt2", "--model");
   Need(draft, "data.train", context.train, "corpus.txt", "--train");
   Need(draft, "data.sequence_length", Number(context.sequence_length), "1024", "--sequence-length");

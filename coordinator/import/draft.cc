@@ -4,12 +4,19 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/strings.h"
+#include "base/utf8.h"
+
 namespace terrace {
 namespace {
 
 constexpr std::string_view kSections[] = {"name",      "model",      "data",
                                           "train",     "formats",    "layout",
                                           "resources", "checkpoint", "max_restarts"};
+
+constexpr size_t kSettingBytesMax = 200, kValueBytesMax = 2000;
 
 std::vector<std::string> Split(std::string_view key) {
   std::vector<std::string> parts;
@@ -44,7 +51,7 @@ std::string_view FateName(Fate fate) {
   return "";
 }
 
-void SpecDraft::Set(std::string_view key, const std::string& yaml) {
+void SpecDraft::Put(std::string_view key, const YAML::Node& value) {
   YAML::Node at;
   at.reset(root_);
   const std::vector<std::string> parts = Split(key);
@@ -52,7 +59,20 @@ void SpecDraft::Set(std::string_view key, const std::string& yaml) {
     if (!at[parts[i]]) at[parts[i]] = YAML::Node(YAML::NodeType::Map);
     at.reset(at[parts[i]]);
   }
-  at[parts.back()] = YAML::Load(yaml);
+  at[parts.back()] = value;
+}
+
+void SpecDraft::Set(std::string_view key, const std::string& yaml) { Put(key, YAML::Load(yaml)); }
+
+void SpecDraft::SetText(std::string_view key, const std::string& text) {
+  Put(key, YAML::Node(text));
+}
+
+void SpecDraft::SetTexts(std::string_view key, const std::vector<std::string>& texts) {
+  YAML::Node list(YAML::NodeType::Sequence);
+  for (const std::string& text : texts) list.push_back(text);
+  list.SetStyle(YAML::EmitterStyle::Flow);
+  Put(key, list);
 }
 
 void SpecDraft::Drop(std::string_view key) {
@@ -71,27 +91,48 @@ std::string SpecDraft::Get(std::string_view key) const {
   return node.IsDefined() ? YAML::Dump(node) : "";
 }
 
+void SpecDraft::Add(ImportedSetting setting) {
+  setting.setting = CleanLine(setting.setting, kSettingBytesMax);
+  setting.value = CleanLine(setting.value, kValueBytesMax);
+  setting.target = CleanLine(setting.target, kValueBytesMax);
+  setting.note = CleanLine(setting.note, kValueBytesMax);
+  settings_.push_back(std::move(setting));
+}
+
 void SpecDraft::Mapped(std::string setting, std::string value, std::string_view key,
                        const std::string& yaml, std::string note) {
   Set(key, yaml);
-  settings_.push_back({.setting = std::move(setting),
-                       .value = std::move(value),
-                       .fate = Fate::kMapped,
-                       .target = std::string(key) + ": " + yaml,
-                       .note = std::move(note)});
+  Add({.setting = std::move(setting),
+       .value = std::move(value),
+       .fate = Fate::kMapped,
+       .target = absl::StrCat(Absl(key), ": ", yaml),
+       .note = std::move(note)});
+}
+
+void SpecDraft::MappedText(std::string setting, std::string value, std::string_view key,
+                           const std::string& text, std::string note) {
+  SetText(key, text);
+  Add({std::move(setting), std::move(value), Fate::kMapped, absl::StrCat(Absl(key), ": ", text),
+       std::move(note)});
+}
+
+void SpecDraft::MappedTexts(std::string setting, std::string value, std::string_view key,
+                            const std::vector<std::string>& texts, std::string note) {
+  SetTexts(key, texts);
+  Add({std::move(setting), std::move(value), Fate::kMapped,
+       absl::StrCat(Absl(key), ": [", absl::StrJoin(texts, ", "), "]"), std::move(note)});
 }
 
 void SpecDraft::Automatic(std::string setting, std::string value, std::string note) {
-  settings_.push_back(
-      {std::move(setting), std::move(value), Fate::kAutomatic, "", std::move(note)});
+  Add({std::move(setting), std::move(value), Fate::kAutomatic, "", std::move(note)});
 }
 
 void SpecDraft::Absent(std::string setting, std::string value, std::string note) {
-  settings_.push_back({std::move(setting), std::move(value), Fate::kAbsent, "", std::move(note)});
+  Add({std::move(setting), std::move(value), Fate::kAbsent, "", std::move(note)});
 }
 
 void SpecDraft::Unknown(std::string setting, std::string value, std::string note) {
-  settings_.push_back({std::move(setting), std::move(value), Fate::kUnknown, "", std::move(note)});
+  Add({std::move(setting), std::move(value), Fate::kUnknown, "", std::move(note)});
 }
 
 std::string SpecDraft::Yaml() const {

@@ -20,6 +20,7 @@ namespace terrace {
 enum class Fate { kMapped, kAutomatic, kAbsent, kUnknown };
 std::string_view FateName(Fate fate);  // "mapped", "automatic", "absent", "unknown"
 
+// All of it is clean and on one line, whatever the configuration holds.
 struct ImportedSetting {
   std::string setting;  // as it was written: "zero_optimization.stage"
   std::string value;
@@ -30,9 +31,13 @@ struct ImportedSetting {
 
 class SpecDraft {
  public:
-  // Sets the key of the spec, "train.optimizer.lr", to YAML that is one value: "3e-4", "[0.9,
-  // 0.95]".
+  // Sets the key of the spec, "train.optimizer.lr", to YAML of our own that is one value: "3e-4",
+  // "[0.9, 0.95]".
   void Set(std::string_view key, const std::string& yaml);
+  // To text from outside, which stays one value whatever YAML would make of it; to a list of such
+  // texts.
+  void SetText(std::string_view key, const std::string& text);
+  void SetTexts(std::string_view key, const std::vector<std::string>& texts);
   // Leaves the key, or the section of that name, out again.
   void Drop(std::string_view key);
   bool Has(std::string_view key) const;
@@ -40,6 +45,10 @@ class SpecDraft {
 
   void Mapped(std::string setting, std::string value, std::string_view key, const std::string& yaml,
               std::string note = "");
+  void MappedText(std::string setting, std::string value, std::string_view key,
+                  const std::string& text, std::string note = "");
+  void MappedTexts(std::string setting, std::string value, std::string_view key,
+                   const std::vector<std::string>& texts, std::string note = "");
   void Automatic(std::string setting, std::string value, std::string note);
   void Absent(std::string setting, std::string value, std::string note);
   void Unknown(std::string setting, std::string value, std::string note);
@@ -52,6 +61,9 @@ class SpecDraft {
   const std::vector<std::string>& remarks() const { return remarks_; }
 
  private:
+  void Put(std::string_view key, const YAML::Node& value);
+  void Add(ImportedSetting setting);
+
   YAML::Node root_{YAML::NodeType::Map};
   std::vector<ImportedSetting> settings_;
   std::vector<std::string> remarks_;

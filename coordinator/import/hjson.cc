@@ -192,9 +192,8 @@ class Parser {
     if (end == std::string_view::npos) return Bad("a text that ends with '''");
     std::string_view raw = text_.substr(at_ + 3, end - at_ - 3);
     at_ = end + 3;
-    const size_t feed = raw.find('\n');
-    if (feed != std::string_view::npos && Trimmed(raw.substr(0, feed)).empty())
-      raw.remove_prefix(feed + 1);
+    raw.remove_prefix(std::min(raw.find_first_not_of(kSpaces), raw.size()));
+    if (raw.starts_with('\n')) raw.remove_prefix(1);
     std::string text;
     while (!raw.empty()) {
       size_t skip = 0;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "coordinator/import/megatron_data.h"
 #include "coordinator/import/megatron_defaults.h"
 #include "coordinator/import/megatron_flags.h"
@@ -40,7 +41,7 @@ class Importer {
     if (!draft_.Has("train.precision")) draft_.Set("train.precision", "fp32");
     if (!draft_.Has("train.global_batch")) {
       const std::string micro = draft_.Get("layout.micro_batch");
-      draft_.Set("train.global_batch", micro.empty() ? "1" : micro);
+      draft_.SetText("train.global_batch", micro.empty() ? "1" : micro);
       draft_.Remark("train.global_batch is one micro batch: --global-batch-size was not given");
     }
     SetMegatronDefaults(line_, &draft_);
@@ -122,7 +123,7 @@ class Importer {
       draft_.Mapped(setting, flag.value(), known.target.substr(0, colon),
                     std::string(known.target.substr(colon + 2)), note);
     } else {
-      draft_.Mapped(setting, flag.value(), known.target, flag.value(), note);
+      draft_.MappedText(setting, flag.value(), known.target, flag.value(), note);
     }
   }
 
@@ -134,9 +135,8 @@ class Importer {
       const auto beta = [this](const char* name, const char* otherwise) {
         return line_.Given(name) ? line_.Value(name) : std::string(otherwise);
       };
-      draft_.Mapped(
-          setting, value, "train.optimizer.betas",
-          absl::StrCat("[", beta("adam-beta1", "0.9"), ", ", beta("adam-beta2", "0.999"), "]"));
+      draft_.MappedTexts(setting, value, "train.optimizer.betas",
+                         {beta("adam-beta1", "0.9"), beta("adam-beta2", "0.999")});
     } else if (flag.name == "lr-decay-style") {
       if (value == "constant" || value == "linear" || value == "cosine") {
         draft_.Mapped(setting, value, "train.schedule.name", value);
@@ -365,6 +365,7 @@ class Importer {
 }  // namespace
 
 absl::StatusOr<SpecDraft> ImportMegatron(std::string_view flags, const ImportContext& context) {
+  RETURN_IF_ERROR(CheckUtf8("the flags", flags));
   ASSIGN_OR_RETURN(const MegatronLine line, MegatronLine::Parse(flags));
   return Importer(line, context).Run();
 }

@@ -30,8 +30,11 @@ void Paths(const MegatronWords& flag, std::string_view key, SpecDraft* draft) {
     draft->Absent(setting, flag.value(), absl::StrCat("names no file; set ", std::string(key)));
     return;
   }
-  draft->Mapped(setting, flag.value(), key,
-                paths.size() == 1 ? paths[0] : absl::StrCat("[", absl::StrJoin(paths, ", "), "]"));
+  if (paths.size() == 1) {
+    draft->MappedText(setting, flag.value(), key, paths[0]);
+  } else {
+    draft->MappedTexts(setting, flag.value(), key, paths);
+  }
   // One file is all of the mixture, whatever its weight.
   if (weights.empty() || paths.size() == 1) return;
   draft->Absent(
@@ -91,7 +94,7 @@ bool ImportMegatronData(const MegatronWords& flag, SpecDraft* draft) {
     draft->Automatic(setting, flag.value(),
                      "read off the tokenizer's file; .idx data are tokens already");
   } else if (flag.name == "tokenizer-model") {
-    draft->Mapped(setting, flag.value(), "data.tokenizer", flag.value());
+    draft->MappedText(setting, flag.value(), "data.tokenizer", flag.value());
   } else {
     return false;
   }

@@ -7,17 +7,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "coordinator/import/shell_words.h"
+#include "base/utf8.h"
+#include "coordinator/import/script_words.h"
 
 namespace terrace {
 namespace {
 
-constexpr size_t kWordsMax = 4000;
+constexpr size_t kWordsMax = 4000, kShownBytes = 80;
 constexpr int64_t kNumberMax = 1'000'000'000;
 
 absl::Status Bad(const std::string& name, const std::string& value, const std::string& must) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--", name, ": got '", value, "', must be ", must));
+      absl::StrCat("--", name, ": got '", CleanLine(value, kShownBytes), "', must be ", must));
 }
 
 }  // namespace
@@ -26,19 +27,26 @@ std::string MegatronWords::value() const { return absl::StrJoin(values, " "); }
 
 // Values may be negative nowhere, so two dashes begin a flag.
 absl::StatusOr<MegatronLine> MegatronLine::Parse(std::string_view text) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> words, ShellWords(text));
+  ASSIGN_OR_RETURN(const auto commands, ScriptWords(text));
   MegatronLine line;
-  for (const std::string& word : words) {
-    if (word.starts_with("--")) {
-      const size_t equals = word.find('=');
-      line.flags_.push_back(
-          {.name = word.substr(2, equals == std::string::npos ? equals : equals - 2)});
-      if (equals != std::string::npos) line.flags_.back().values.push_back(word.substr(equals + 1));
-    } else if (!line.flags_.empty() && !word.ends_with(".py")) {  // the script they are for
-      line.flags_.back().values.push_back(word);
+  size_t count = 0;
+  for (const std::vector<std::string>& command : commands) {
+    bool has_flag = false;
+    count += command.size();
+    for (const std::string& word : command) {
+      if (word.starts_with("--")) {
+        const size_t equals = word.find('=');
+        line.flags_.push_back(
+            {.name = word.substr(2, equals == std::string::npos ? equals : equals - 2)});
+        if (equals != std::string::npos)
+          line.flags_.back().values.push_back(word.substr(equals + 1));
+        has_flag = true;
+      } else if (has_flag && !word.ends_with(".py")) {  // the script they are for
+        line.flags_.back().values.push_back(word);
+      }
     }
   }
-  if (line.flags_.empty() || words.size() > kWordsMax) {
+  if (line.flags_.empty() || count > kWordsMax) {
     return absl::InvalidArgumentError(absl::StrCat(
         "got ", line.flags_.empty() ? "no" : "too many", " flags, must be 1 to ", kWordsMax,
         " words such as '--tensor-model-parallel-size 8 --micro-batch-size 1'"));

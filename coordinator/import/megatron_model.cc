@@ -13,11 +13,14 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace terrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kShownBytes = 80;
 
 // Flags that make a model which no family is, unless their value is `harmless`.
 struct Refused {
@@ -105,8 +108,9 @@ class ModelReader {
   void Problem(const std::string& flag, std::string_view what) {
     const std::string value = line_.Value(flag);
     const std::string got = !line_.Given(flag) ? ""
-                            : value.empty()    ? "got the flag, but "
-                                               : absl::StrCat("got '", value, "', but ");
+                            : value.empty()
+                                ? "got the flag, but "
+                                : absl::StrCat("got '", CleanLine(value, kShownBytes), "', but ");
     problems_.push_back(absl::StrCat("--", flag, ": ", got, Absl(what)));
   }
 

@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "base/strings.h"
 #include "base/text/text_table.h"
+#include "base/utf8.h"
 
 namespace terrace {
 namespace {
@@ -17,10 +19,12 @@ std::string Count(const SpecDraft& draft, Fate fate) {
   return absl::StrCat(count, " ", std::string(FateName(fate)));
 }
 
-std::string Clipped(std::string text, size_t width) {
-  if (text.size() <= width) return text;
-  text.resize(width - 3);
-  return text + "...";
+// Between two characters.
+std::string Clipped(std::string_view text, size_t width) {
+  if (text.size() <= width) return std::string(text);
+  size_t end = 0;
+  while (end + Utf8Length(text.substr(end)) <= width - 3) end += Utf8Length(text.substr(end));
+  return absl::StrCat(Absl(text.substr(0, end)), "...");
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ TEST(HjsonTest, KeysAndStringsNeedNoQuotes) {
 }
 
 TEST(HjsonTest, TextOfSeveralLinesLosesItsIndentation) {
+  EXPECT_EQ(Read("{a: '''  x '''}"), R"({"a":"x "})");
   EXPECT_EQ(Read("{\n  a:\n    '''\n    one\n      two\n    '''\n  b: 1\n}"),
             R"({"a":"one\n  two","b":1})");
 }

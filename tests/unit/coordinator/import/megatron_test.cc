@@ -11,6 +11,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
+#include "coordinator/import/report.h"
 #include "coordinator/spec/job_spec.h"
 
 namespace terrace {
@@ -311,6 +313,79 @@ TEST(MegatronTest, MomentsHaveOneFormat) {
     EXPECT_EQ(ByName(draft).at("--exp-avg-dtype").fate, Fate::kAbsent);
     EXPECT_THAT(ByName(draft).at("--exp-avg-sq-dtype").note, HasSubstr(note));
   }
+}
+
+// Text from outside is one value, whatever YAML would make of it.
+TEST(MegatronTest, ValuesThatYamlWouldReadOtherwiseStayWhatTheyAre) {
+  for (const char* value : {"[", "{a: [b", "*a", "&a", "@x", "`x`", "a: b", "# x", "| x", "null",
+                            "~", "- a", "!x", "%x", "a, b", "\x1b[31m"}) {
+    SCOPED_TRACE(value);
+    const std::string quoted = absl::StrCat(" '", value, "' ");
+    const SpecDraft draft =
+        Import(absl::StrCat("--save", quoted, "--tokenizer-model", quoted, "--data-path 1", quoted,
+                            "2 /y", " --bogus", quoted));
+    const YAML::Node yaml = YAML::Load(draft.Yaml());
+    EXPECT_EQ(yaml["checkpoint"]["directory"].as<std::string>(), value);
+    EXPECT_EQ(yaml["data"]["tokenizer"].as<std::string>(), value);
+    EXPECT_EQ(yaml["data"]["train"][0].as<std::string>(), absl::StrCat(value, ".idx"));
+    EXPECT_EQ(yaml["data"]["train"].size(), 2u);
+    for (const std::string& text : {ImportText(draft, {}), ImportJson(draft, {})}) {
+      EXPECT_EQ(text.find('\x1b'), std::string::npos);
+    }
+    const SpecDraft number = Import(absl::StrCat("--lr", quoted, "--adam-beta1", quoted));
+    EXPECT_EQ(YAML::Load(number.Yaml())["train"]["optimizer"]["lr"].as<std::string>(), value);
+    EXPECT_FALSE(ParseJobSpec(number.Yaml(), "/tmp").ok());
+  }
+}
+
+TEST(MegatronTest, BytesThatAreNoTextAreRefusedAndLongTextIsCutBetweenCharacters) {
+  EXPECT_THAT(
+      ImportMegatron("--lr 1\n--save caf\xe9", {}).status().message(),
+      AllOf(HasSubstr("line 2, column 11"), HasSubstr("\\xe9"), HasSubstr("must be UTF-8")));
+  std::string smiles;
+  for (int i = 0; i < 2000; ++i) smiles += "\xf0\x9f\x98\x80";
+  for (const char* flag : {"--save ", "--bogus ", "--lr "}) {
+    const SpecDraft draft = Import(flag + smiles);
+    EXPECT_TRUE(CheckUtf8("text", ImportText(draft, {})).ok());
+    EXPECT_TRUE(nlohmann::json::accept(ImportJson(draft, {})));
+  }
+  EXPECT_LT(ImportMegatron("--num-layers 2 --num-attention-heads 2 --hidden-size " + smiles, {})
+                .status()
+                .message()
+                .size(),
+            300u);
+}
+
+// As people have them.
+TEST(MegatronTest, AScriptIsReadWithItsArraysAndVariables) {
+  const v1::JobSpec spec = Spec(Import(R"(
+TP=2
+MODEL_ARGS=(
+   --swiglu
+   --num-layers 16
+   --hidden-size 2048
+   --ffn-hidden-size 8192   # inner
+   --num-attention-heads 32
+   --group-query-attention
+   --num-query-groups 8
+   --use-rotary-position-embeddings
+   --disable-bias-linear
+   --normalization "RMSNorm"
+   --vocab-size 128256
+   --kv-channels 64
+)
+TRAINING_ARGS="
+    --micro-batch-size 1 \
+    --global-batch-size ${BATCH:-64}
+    --train-iters 100 --lr 1e-4 --bf16
+"
+torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} $TRAINING_ARGS \
+    --tensor-model-parallel-size $TP --seq-length 2048 2>&1 | tee log.txt
+)"));
+  EXPECT_EQ(spec.train().global_batch(), 64);
+  EXPECT_EQ(spec.layout().tp(), 2u);
+  EXPECT_EQ(spec.resources().devices_per_node(), 8u);
+  EXPECT_THAT(spec.model().config_json(), HasSubstr("\"head_dim\": 64"));
 }
 
 TEST(MegatronTest, UnknownFlagsNameTheNearestAndBadOnesTheRule) {
