@@ -61,7 +61,10 @@ absl::Status Normalizer::Add(const Json& json, Remarks* remarks) {
     RemarkUnknownKeys(json, "normalizer Prepend", {"type", "prepend"}, remarks);
     ASSIGN_OR_RETURN(const std::optional<std::string> prefix,
                      StringMember(json, "prepend", "normalizer Prepend"));
-    steps_.push_back(PrependStep(prefix.value_or("")));
+    if (!prefix.has_value() || prefix->empty()) {  // the library writes the first character twice
+      return Unsupported("normalizer Prepend.prepend", "empty", "a text");
+    }
+    steps_.push_back(PrependStep(*prefix));
     return absl::OkStatus();
   }
   if (type == "Precompiled") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/tokenizer_json/pattern_dialect.h"
 
+#include <algorithm>
 #include <cctype>
 #include <utility>
 
@@ -15,7 +16,21 @@ namespace {
 constexpr char kSpaces[] =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 // Escapes that are the same in both, besides those of signs.
-constexpr std::string_view kCommonEscapes = "tnrfvaAzx0pP";
+constexpr std::string_view kCommonEscapes = "tnrfvaAzx0";
+
+// What a property holds in the library and not yet in RE2, whose Unicode is older: emoji of the
+// last years, say. The inside of a class.
+struct YoungerCharacters {
+  std::string_view property, inside;
+};
+#include "worker/data/unicode/property_table.inc"
+
+const YoungerCharacters* FindYounger(std::string_view property) {
+  const auto found =
+      std::find_if(std::begin(kYounger), std::end(kYounger),
+                   [property](const YoungerCharacters& row) { return row.property == property; });
+  return found == std::end(kYounger) ? nullptr : &*found;
+}
 
 absl::Status NotSupported(std::string_view construct) {
   return absl::InvalidArgumentError(absl::StrCat(Absl(construct), " is not supported here"));
@@ -96,16 +111,42 @@ class Translator {
     }
   }
 
+  void AppendProperty(std::string_view name, bool negated) {
+    AppendClass(absl::StrCat("\\p{", Absl(name), "}", Absl(FindYounger(name)->inside)), negated);
+  }
+
+  // "\p{L}", "\pL", "\P{L}", "\p{^L}"
+  absl::Status Property() {
+    const bool braces = rest_.size() > 2 && rest_[2] == '{';
+    const size_t close = braces ? rest_.find('}') : std::min<size_t>(2, rest_.size() - 1);
+    if (close == std::string_view::npos || close < 2) return NotSupported("a \\p without a name");
+    std::string_view name = braces ? rest_.substr(3, close - 3) : rest_.substr(2, 1);
+    bool negated = rest_[1] == 'P';
+    if (name.starts_with('^')) {
+      negated = !negated;
+      name.remove_prefix(1);
+    }
+    // In a class nothing can be taken away.
+    if (FindYounger(name) == nullptr || (negated && depth_ > 0)) {
+      out_ += rest_.substr(0, close + 1);
+    } else {
+      AppendProperty(name, negated);
+    }
+    rest_.remove_prefix(close + 1);
+    return absl::OkStatus();
+  }
+
   absl::Status Escape() {
     if (rest_.size() < 2) return NotSupported("a \\ at the end");
     const char escape = rest_[1];
+    if (escape == 'p' || escape == 'P') return Property();
     const std::string_view shown = rest_.substr(0, 2);
     const bool negated = escape == 'S' || escape == 'D';
     if (negated && depth_ > 0) return NotSupported(absl::StrCat(Absl(shown), " in a class"));
     if (escape == 's' || escape == 'S') {
       AppendClass(kSpaces, negated);
     } else if (escape == 'd' || escape == 'D') {
-      AppendClass("\\p{Nd}", negated);
+      AppendProperty("Nd", negated);
     } else if (escape == 'u' && rest_.size() >= 6) {
       absl::StrAppend(&out_, "\\x{", Absl(rest_.substr(2, 4)), "}");
       rest_.remove_prefix(6);

@@ -65,11 +65,16 @@ absl::StatusOr<Splitter> Splitter::Create(std::string_view pattern) {
     if (alternatives->empty()) continue;
     absl::StatusOr<std::unique_ptr<RE2>> compiled = Compile(*alternatives);
     if (!compiled.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the pre_tokenizer pattern ", Absl(pattern),
-                       " cannot be used: ", compiled.status().message()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the pattern ", Absl(pattern), " cannot be used: ", compiled.status().message()));
     }
     *target = *std::move(compiled);
+    // The library takes each place for a match of nothing and splits there.
+    if ((*target)->Match("", 0, 0, RE2::ANCHOR_BOTH, nullptr, 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the pattern ", Absl(pattern),
+                       " matches nothing at all, must match at least one character"));
+    }
   }
   if (splitter.before_ == nullptr) {
     return absl::InvalidArgumentError("the pre_tokenizer pattern begins with \\s+(?!\\S)");

@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kFileLimitBytes = 256 << 20;
 constexpr int kMaxDepth = 32;  // reading nested steps recurses
 // Changes when the ids of the same document do: token caches are named after it.
-constexpr int kRules = 2;
+constexpr int kRules = 3;
 
 absl::StatusOr<std::unique_ptr<Model>> ReadModel(const Json& json, bool byte_level,
                                                  Remarks* remarks) {

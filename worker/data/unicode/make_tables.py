@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes normal_form_table.inc and character_table.inc: what the tokenizers library knows of characters.
+"""Writes normal_form_table.inc, character_table.inc and property_table.inc: what the tokenizers library knows of characters.
 
     pip install tokenizers==0.23.3
     worker/data/unicode/make_tables.py
@@ -12,7 +12,7 @@ import pathlib
 import struct
 import unicodedata as u
 
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 HERE = pathlib.Path(__file__).resolve().parent
 CODES = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -123,8 +123,38 @@ def character_table():
     return lines + ["};"]
 
 
+# Those of RE2 as Debian 12 has it.
+RE2_UNICODE = "14.0.0"
+CATEGORIES = "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp Cf".split()
+
+
+def in_pattern(name):
+    """The characters that the library's patterns take for \\p{name}."""
+    split = pre_tokenizers.Split(Regex("\\p{%s}" % name), behavior="removed", invert=True)
+    found = set()
+    for begin in range(0, len(CODES), 4096):
+        chunk = CODES[begin:begin + 4096]
+        for _, (first, end) in split.pre_tokenize_str("".join(map(chr, chunk))):
+            found.update(chunk[first:end])
+    return found
+
+
+def property_table():
+    assert u.unidata_version == RE2_UNICODE, "run it with the Python that has RE2's version of Unicode: 3.11"
+    younger = {name: in_pattern(name) - {c for c in CODES if u.category(chr(c)).startswith(name)} for name in CATEGORIES}
+    han = in_pattern("Han")
+    younger["Han"] = {c for c in han if 0x2EBF0 <= c <= 0x2EE5D or 0x31350 <= c <= 0x323AF}
+    lines = ["constexpr YoungerCharacters kYounger[] = {"]
+    for name, codes in younger.items():
+        if codes:
+            rows = "".join("\\x{%X}-\\x{%X}" % tuple(row[:2]) for row in ranges(lambda c: c in codes))
+            lines.append('{"%s", R"(%s)"},' % (name, rows))
+    return lines + ["};"]
+
+
 def main():
-    for name, lines in (("normal_form_table", normal_form_table()), ("character_table", character_table())):
+    for name, lines in (("normal_form_table", normal_form_table()), ("character_table", character_table()),
+                        ("property_table", property_table())):
         head = "// Made by make_tables.py from the tokenizers library. Not edited by hand.\n"
         (HERE / f"{name}.inc").write_text(head + "\n".join(lines) + "\n")
 

@@ -34,6 +34,8 @@ CONTENTS = [  # no two have the same normal form C
     "\n\n", "ab", "abc", "b", "한", "<|im_start|>", "🙂", "İ", " the", "▁", "12",
 ]
 
+YOUNG = ["🩷", "🫨", "!🩷🩷", " 🩵", "\U00011f02", "\U0001e4f3", "\U0001e4d5", "\u1c8a", "\U00031351", "\ua7cb", "\u0897"] * 3
+
 
 def random_texts(rng, extra):
     for _ in range(TEXTS):
@@ -224,6 +226,12 @@ def forms(rng):
         yield name, "unigram.json", change
     for name, change in normalizer_forms():
         yield name, "unigram.json", change
+    # Emoji and letters of the last versions of Unicode, which patterns must know.
+    for name, pattern in (("letters", r"\p{L}+|[^\p{L}]"), ("marks and digits", r"[\p{L}\p{M}]+|\d{1,3}|\P{N}"),
+                          ("deepseek", r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")):
+        yield f"young characters, {name}", "llama3.json", {"model": {"ignore_merges": False}, "pre_tokenizer": sequence(
+            "pretokenizers", {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})}
 
 
 def merge(document, change):
@@ -259,7 +267,7 @@ def main():
     for name, base, change in forms(rng):
         document = merge(json.loads((BASES / base).read_text()), change)
         reference = tokenizers.Tokenizer.from_str(json.dumps(document))
-        extra = [token["content"] for token in document.get("added_tokens", [])] + CONTENTS
+        extra = [token["content"] for token in document.get("added_tokens", [])] + CONTENTS + YOUNG * name.startswith("young")
         items = [record(reference, text) for text in random_texts(rng, extra)]
         lines.append(json.dumps({"name": name, "base": base, "change": change, "items": items}, separators=(",", ":")))
     (HERE / "recorded.jsonl").write_text("\n".join(lines) + "\n")
