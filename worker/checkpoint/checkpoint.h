@@ -38,6 +38,7 @@
 #include "worker/checkpoint/loss_scale_state.h"
 #include "worker/checkpoint/peers.h"
 #include "worker/data/special_tokens.h"
+#include "worker/data/token_sum.h"
 #include "worker/memory/region.h"
 
 namespace terrace {
@@ -77,6 +78,7 @@ struct CheckpointHeader {
   LossScaleState loss_scale;
   const v1::JobSpec* spec = nullptr;  // for writing; null in what ReadCheckpoint returns
   SpecialTokens special;              // for writing: the tokenizer's
+  TokenSums data;                     // for writing: what the job is trained on
 };
 
 // One rank's part of the state: the program of its stage, its place in program.grid, its memory.

@@ -68,6 +68,16 @@ LossScaleState ParseLossScale(const Json& json) {
   return state;
 }
 
+TokenSum ParseTokenSum(const Json& data, const char* key) {
+  if (!data.contains(key)) return {};
+  const Json& json = data.at(key);
+  return {json.at("tokens").get<int64_t>(), ParseHash("xxh3", json.at("xxh3").get<std::string>())};
+}
+
+Json ToJson(const TokenSum& sum) {
+  return {{"tokens", sum.tokens}, {"xxh3", absl::StrFormat("%016x", sum.hash)}};
+}
+
 // Throws what nlohmann::json throws; the caller turns it into a status.
 Manifest FromJson(const Json& json) {
   Manifest manifest = {.step = json.at("step").get<int64_t>(),
@@ -76,6 +86,10 @@ Manifest FromJson(const Json& json) {
                        .unix_ms = json.at("unix_ms").get<int64_t>(),
                        .job = json.at("job").get<std::string>(),
                        .spec_json = json.at("spec").dump()};
+  if (json.contains("data")) {
+    manifest.data = {ParseTokenSum(json.at("data"), "train"),
+                     ParseTokenSum(json.at("data"), "validation")};
+  }
   if (json.contains("loss_scale")) manifest.loss_scale = ParseLossScale(json.at("loss_scale"));
   for (const Json& file : json.at("files")) {
     ManifestFile entry = {.name = file.at("name").get<std::string>(),
@@ -153,6 +167,9 @@ absl::Status WriteManifest(std::string_view folder, const Manifest& manifest) {
                           {"hysteresis", state.hysteresis},
                           {"skipped", state.skipped}};
   }
+  if (manifest.data.train.tokens > 0) json["data"]["train"] = ToJson(manifest.data.train);
+  if (manifest.data.validation.tokens > 0)
+    json["data"]["validation"] = ToJson(manifest.data.validation);
   Json files = Json::array();
   for (const ManifestFile& file : manifest.files) {
     files.push_back({{"name", file.name},

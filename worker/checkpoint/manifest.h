@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/checkpoint/loss_scale_state.h"
+#include "worker/data/token_sum.h"
 
 namespace terrace {
 
@@ -46,6 +47,7 @@ struct Manifest {
   int64_t unix_ms = 0;
   std::string job;
   std::string spec_json;  // v1::JobSpec as protobuf's JSON; an object
+  TokenSums data;         // no tokens: it does not say, as those of earlier releases
   std::vector<ManifestFile> files;
 };
 

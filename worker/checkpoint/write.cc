@@ -212,6 +212,7 @@ absl::StatusOr<Manifest> CheckpointWrite::MakeManifest() {
                        .seed = spec.train().seed(),
                        .unix_ms = options_.unix_ms,
                        .job = spec.name(),
+                       .data = header_.data,
                        .files = described_};
   ASSIGN_OR_RETURN(manifest.spec_json, SpecJson(spec));
   if (!spec.model().config_json().empty()) {

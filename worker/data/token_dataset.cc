@@ -212,6 +212,7 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataS
   SourceOpener opener(spec, vocabulary, progress, model_config);
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
+  const TokenSums sums = {SumOf(train), SumOf(validation)};
   std::unique_ptr<TokenDataset> dataset;
   if (spec.samples() == "documents") {
     ASSIGN_OR_RETURN(const std::optional<int32_t> end_of_text, opener.EndOfText());
@@ -228,6 +229,7 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataS
     dataset = std::move(windows);
   }
   dataset->special_tokens_ = opener.special_tokens();
+  dataset->sums_ = sums;
   return dataset;
 }
 

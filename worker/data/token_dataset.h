@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "proto/v1/job.pb.h"
 #include "worker/data/special_tokens.h"
+#include "worker/data/token_sum.h"
 
 namespace terrace {
 
@@ -51,6 +52,8 @@ class TokenDataset {
   // Of the tokenizer, where a text or the end of documents asked for it.
   const std::optional<SpecialTokens>& special_tokens() const { return special_tokens_; }
 
+  const TokenSums& sums() const { return sums_; }
+
   virtual int64_t tokens(Split split) const = 0;
 
   // Tokens of each row of the batch of `step` (0-based): one of data.buckets, or sequence_length.
@@ -69,6 +72,7 @@ class TokenDataset {
 
  private:
   std::optional<SpecialTokens> special_tokens_;
+  TokenSums sums_;
 };
 
 }  // namespace terrace

@@ -218,9 +218,10 @@ absl::Status RankProcess::PrepareCheckpoints() {
     directory_lock_ = *std::move(lock);
   }
   // Rank 0 writes the files that name them.
-  SpecialTokens special;
-  if (config_.rank() == 0) special = SpecialTokensOfJob(config_.spec(), *dataset_);
-  checkpointer_.emplace(config_.spec(), State(), &*checkpoint_peers_, clock_, std::move(special));
+  Checkpointer::Named named;
+  if (config_.rank() == 0)
+    named = {SpecialTokensOfJob(config_.spec(), *dataset_), dataset_->sums()};
+  checkpointer_.emplace(config_.spec(), State(), &*checkpoint_peers_, clock_, std::move(named));
   return absl::OkStatus();
 }
 
@@ -324,7 +325,8 @@ absl::StatusOr<int64_t> RankProcess::StepToResume() {
   const std::string& directory = config_.spec().checkpoint().directory();
   if (config_.rank() != 0 || directory.empty()) return 0;
   if (NewestCheckpoint(directory).ok()) reporter_->SetActivity("comparing checksums", 0);
-  ASSIGN_OR_RETURN(const ResumePoint point, FindResumePoint(config_.spec(), config_.epoch()));
+  ASSIGN_OR_RETURN(const ResumePoint point,
+                   FindResumePoint(config_.spec(), config_.epoch(), dataset_->sums()));
   for (const std::string& remark : point.remarks) reporter_->Warn(remark);
   if (point.step > 0) reporter_->SetActivity("", 1);
   return point.step;

@@ -28,7 +28,8 @@ void Checkpointer::Write(int64_t step, int64_t tokens, LossScaleState loss_scale
                                 .tokens = tokens,
                                 .loss_scale = loss_scale,
                                 .spec = &spec_,
-                                .special = special_};
+                                .special = named_.special,
+                                .data = named_.data};
   auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, state_,
                               {.keep = spec_.checkpoint().keep(),
                                .unix_ms = clock_->UnixMillis(),

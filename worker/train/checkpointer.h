@@ -49,11 +49,18 @@ struct WrittenCheckpoint {
 
 class Checkpointer final : public StateFence {
  public:
-  // Null `peers`: this is the only rank. Borrows all but `special`, which the files of a checkpoint
-  // name.
+  // What the files of a checkpoint name beside the job's spec.
+  struct Named {
+    SpecialTokens special;
+    TokenSums data;
+  };
+  // Null `peers`: this is the only rank. Borrows all but `named`.
   Checkpointer(const v1::JobSpec& spec, const RankState& state, CheckpointPeers* peers,
-               const Clock* clock, SpecialTokens special = {})
-      : spec_(spec), state_(state), peers_(peers), clock_(clock), special_(std::move(special)) {}
+               const Clock* clock)
+      : Checkpointer(spec, state, peers, clock, Named()) {}
+  Checkpointer(const v1::JobSpec& spec, const RankState& state, CheckpointPeers* peers,
+               const Clock* clock, Named named)
+      : spec_(spec), state_(state), peers_(peers), clock_(clock), named_(std::move(named)) {}
   ~Checkpointer() override;
 
   // Starts to write the state after `step` steps. REQUIRES: the result of the one before was taken.
@@ -77,7 +84,7 @@ class Checkpointer final : public StateFence {
   const RankState state_;
   CheckpointPeers* const peers_;
   const Clock* const clock_;
-  const SpecialTokens special_;
+  const Named named_;
   std::atomic<bool> reading_{false};
   std::atomic<bool> ended_{false};
   int64_t reads_ = 0;

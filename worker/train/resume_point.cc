@@ -42,10 +42,29 @@ absl::StatusOr<bool> IsOwn(const std::string& checkpoint, const v1::JobSpec& spe
   return SpecChanges(*then, now).empty();
 }
 
-absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec, ResumePoint* point) {
+// Files of the same names may hold other tokens by now: the samples would be others.
+void CompareTokens(const char* key, const TokenSum& then, const TokenSum& now,
+                   std::vector<SpecChange>* changes) {
+  if (then == now || then.tokens == 0 || now.tokens == 0) return;
+  // Other files are a change already.
+  for (const SpecChange& change : *changes) {
+    if (change.key == key && change.breaks) return;
+  }
+  const auto text = [](const TokenSum& sum) {
+    return absl::StrCat(sum.tokens, " tokens of checksum ",
+                        absl::Hex(sum.hash, absl::PadSpec::kZeroPad16));
+  };
+  changes->push_back({absl::StrCat("the contents of ", key), text(then), text(now), true});
+}
+
+absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec,
+                          const TokenSums& data, ResumePoint* point) {
   ASSIGN_OR_RETURN(const std::optional<v1::JobSpec> then, SpecOf(from.path));
   if (!then) return absl::OkStatus();
-  const std::vector<SpecChange> changes = SpecChanges(*then, spec);
+  std::vector<SpecChange> changes = SpecChanges(*then, spec);
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(from.path));
+  CompareTokens("data.train", manifest.data.train, data.train, &changes);
+  CompareTokens("data.validation", manifest.data.validation, data.validation, &changes);
   std::string refusal = WhyNoContinuation(from.path, changes, spec);
   if (!refusal.empty()) return Refused(v1::REASON_WEIGHTS_ERROR, std::move(refusal));
   if (!changes.empty()) {
@@ -70,7 +89,8 @@ ResumePoint BesideDamagedOnes(const std::string& directory) {
 
 }  // namespace
 
-absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epoch) {
+absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epoch,
+                                            const TokenSums& data) {
   const v1::CheckpointSpec& checkpoint = spec.checkpoint();
   if (checkpoint.resume() == "never") {
     const auto newest = NewestCheckpoint(checkpoint.directory());
@@ -92,7 +112,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epo
                                          " is damaged and passed over: ", info.problem,
                                          "; the job goes on from step ", point.step));
   }
-  RETURN_IF_ERROR(CheckChanges(found->info, spec, &point));
+  RETURN_IF_ERROR(CheckChanges(found->info, spec, data, &point));
   return point;
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/v1/job.pb.h"
+#include "worker/data/token_sum.h"
 
 namespace terrace {
 
@@ -23,7 +24,9 @@ struct ResumePoint {
 // In `spec`.checkpoint.directory, which may be empty or not there yet. Reads every byte of the
 // checkpoint. A failure has its reason: FAILED_PRECONDITION when checkpoint.resume forbids it, by
 // `never` or because what follows would be no continuation, DATA_LOSS when all are damaged. With
-// `never` an epoch after the first goes on from what a job of this name and spec wrote.
-absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epoch);
+// `never` an epoch after the first goes on from what a job of this name and spec wrote. `data`: the
+// tokens that the job would go on with.
+absl::StatusOr<ResumePoint> FindResumePoint(const v1::JobSpec& spec, int64_t epoch,
+                                            const TokenSums& data);
 
 }  // namespace terrace

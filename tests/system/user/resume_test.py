@@ -65,6 +65,19 @@ class ChangedTest(TerraceTest):
                 self.terrace("plan", self.again(first, changed))
         self.train(self.again(first, {"train.steps": 50, "train.global_batch": 16, "checkpoint.resume": "always"}))
 
+    def test_other_tokens_in_files_of_the_same_names_are_asked_about(self):
+        data = self.write("data.txt", "some words of a book " * 500)
+        first = self.job({**EVERY_10, "data.train": str(data)})
+        self.train(first)
+        moved = self.train(self.again(first, {"data.train": str(self.write("moved/data.txt", data.read_text()))}))
+        self.assertNotIn("contents", " ".join(event["text"] for event in moved.events("warning")))
+
+        self.write("data.txt", "some words of a book " * 499 + "other words of a book")
+        changes = {"train.steps": 50, "data.train": str(data)}
+        refused = self.train(self.again(first, changes), code=INVALID_INPUT)
+        self.refused(refused, "cannot resume", "the contents of data.train from 10500 tokens", "to 10500 tokens", "checkpoint.resume: always")
+        result = self.train(self.again(first, {**changes, "checkpoint.resume": "always"}))
+        self.assertIn("the contents of data.train", " ".join(event["text"] for event in result.events("warning")))
 
     def test_all_that_differs_from_the_job_of_the_directory_is_named(self):
         first = self.job(EVERY_10)

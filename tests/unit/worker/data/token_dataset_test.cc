@@ -51,6 +51,46 @@ TEST_F(TokenDatasetTest, AChangedTextIsTokenisedAgain) {
   EXPECT_EQ(caches, 1) << "the stale cache is replaced";
 }
 
+TEST_F(TokenDatasetTest, SumsTellTokensApartHoweverTheyAreStored) {
+  const auto sums = [this](const std::vector<std::string>& train) {
+    spec_.clear_train();
+    for (const std::string& path : train) spec_.add_train(path);
+    return Open().value()->sums();
+  };
+  const std::string text = Letters(100);
+  const TokenSums whole = sums({Put("a.txt", text)});
+  EXPECT_EQ(whole.train.tokens, 100);
+  EXPECT_EQ(whole.validation.tokens, 0);
+  EXPECT_EQ(whole.train,
+            sums({PutTokens("a.bin", std::vector<uint16_t>(text.begin(), text.end()))}).train);
+  EXPECT_EQ(whole.train,
+            sums({Put("b.txt", text.substr(0, 33)), Put("c.txt", text.substr(33))}).train);
+  std::string other = text;
+  other[99] = '!';
+  EXPECT_NE(whole.train, sums({Put("other.txt", other)}).train);
+  std::swap(other[0], other[1]);
+  other[99] = text[99];
+  EXPECT_NE(whole.train, sums({Put("order.txt", other)}).train);
+  spec_.add_validation(Put("v.txt", text));
+  EXPECT_EQ(Open().value()->sums().validation, whole.train);
+}
+
+TEST_F(TokenDatasetTest, SumsOfManyTokensAreOfTheirEndsToo) {
+  std::vector<uint16_t> tokens((1 << 24) + 12345, 7);
+  const auto sum = [&](int64_t at) {
+    spec_.clear_train();
+    tokens[at] = 8;
+    spec_.add_train(PutTokens("many.bin", tokens));
+    tokens[at] = 7;
+    return Open().value()->sums().train;
+  };
+  const TokenSum first = sum(0), last = sum(tokens.size() - 1);
+  EXPECT_EQ(first.tokens, static_cast<int64_t>(tokens.size()));
+  EXPECT_NE(first.hash, last.hash);
+  tokens.back() = 8;
+  EXPECT_EQ(sum(tokens.size() - 1).hash, last.hash) << "the same tokens";
+}
+
 TEST_F(TokenDatasetTest, ADamagedCacheIsMadeAgain) {
   spec_.add_train(Put("a.txt", Letters(100)));
   ASSERT_TRUE(Open().ok());

@@ -1,0 +1,30 @@
+// What tells one sequence of tokens from another, at little cost: a job that resumes compares it
+// with what its checkpoint says, because files of the same name may hold other tokens by then.
+//
+// Whatever the tokens are stored in (text, .bin of two or four bytes, one file or several) does not
+// matter. Pure. Thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace terrace {
+
+class TokenSequence;
+
+struct TokenSum {
+  int64_t tokens = 0;
+  uint64_t hash = 0;  // of all tokens up to 16 Mi, of parts spread evenly over more
+  bool operator==(const TokenSum&) const = default;
+};
+
+// Of the files of data.train and data.validation; no tokens: there are none.
+struct TokenSums {
+  TokenSum train;
+  TokenSum validation;
+};
+
+TokenSum SumOf(const TokenSequence& tokens);
+
+}  // namespace terrace
