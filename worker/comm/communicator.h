@@ -120,6 +120,8 @@ struct GroupOptions {
   std::string
       interface_address;  // address to listen on; empty: the one that reaches the host's name
   int64_t timeout_ms = 60'000;
+  // What a call waits for the others once they are connected; 0: timeout_ms.
+  int64_t call_timeout_ms = 0;
   std::vector<uint32_t> ranks;  // of the members, for messages; empty: 0 to size - 1
   LinkLimit link;
   // What the group is for, where connecting reserves memory for it (NCCL, staging); Gloo ignores
@@ -130,6 +132,10 @@ struct GroupOptions {
   // arenas.
   bool one_layout = false;
 };
+inline int64_t CallTimeoutMs(const GroupOptions& options) {
+  return options.call_timeout_ms > 0 ? options.call_timeout_ms : options.timeout_ms;
+}
+
 // Connects every pair and warms each with small operations. A group of one needs no network.
 // Ignores SIGPIPE in the whole process from then on.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GroupOptions& options,

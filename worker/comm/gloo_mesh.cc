@@ -244,8 +244,9 @@ absl::Status Window::Wait(Direction direction, int peer) {
       if (WaitOnce(direction)) return absl::OkStatus();
       if (problem.empty()) problem = mesh_->ProblemOf(peer);
       // Interruptions begin Gloo's own count anew.
-      if (problem.empty() && SteadyNanos() - begin_ns > mesh_->options_.timeout_ms * 1'000'000) {
-        problem = absl::StrCat("no message for ", mesh_->options_.timeout_ms, " ms");
+      const int64_t timeout_ms = CallTimeoutMs(mesh_->options_);
+      if (problem.empty() && SteadyNanos() - begin_ns > timeout_ms * 1'000'000) {
+        problem = absl::StrCat("no message for ", timeout_ms, " ms");
         break;
       }
     }

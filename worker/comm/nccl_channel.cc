@@ -105,7 +105,7 @@ void NcclChannel::Close() {
 absl::Status NcclChannel::Begin(const Operation& operation, int64_t expected_ns) {
   operation_ = operation;
   begun_ns_ = NowNanos();
-  deadline_ns_ = begun_ns_ + expected_ns + group_->options().timeout_ms * 1'000'000;
+  deadline_ns_ = begun_ns_ + expected_ns + CallTimeoutMs(group_->options()) * 1'000'000;
   RETURN_IF_ERROR(Problems());
   // Each stream of a program has a thread, and each thread a current device.
   return Must(cudaSetDevice(device_));

@@ -25,13 +25,15 @@ class GlooTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, int size,
-                                                     int64_t timeout_ms = 10'000) {
+                                                     int64_t timeout_ms = 10'000,
+                                                     int64_t call_timeout_ms = 0) {
     FileRendezvous store(folder_);
     return ConnectGloo({.name = "data.0",
                         .rank = rank,
                         .size = size,
                         .interface_address = "127.0.0.1",
                         .timeout_ms = timeout_ms,
+                        .call_timeout_ms = call_timeout_ms,
                         .ranks = ranks_,
                         .link = link_},
                        &store);

@@ -125,6 +125,26 @@ TEST_F(LostPeerTest, ASlowPeerIsWaitedForAndASilentOneNamedAfterTheTimeout) {
   waitpid(peer, nullptr, 0);
 }
 
+TEST_F(LostPeerTest, ACallMayWaitForLongerThanConnectingMay) {
+  ranks_ = {6, 9};
+  const pid_t peer = fork();
+  if (peer == 0) {
+    auto group = Join(1, 2);
+    if (!group.ok()) _exit(1);
+    usleep(2'500'000);
+    const int late = 7;
+    (*group)->Send(&late, sizeof late, 0).IgnoreError();
+    while (true) pause();
+  }
+  auto group = Join(0, 2, /*timeout_ms=*/1'000, /*call_timeout_ms=*/30'000);
+  ASSERT_TRUE(group.ok()) << group.status();
+  int received = 0;
+  EXPECT_EQ((*group)->Receive(&received, sizeof received, 1), absl::OkStatus());
+  EXPECT_EQ(received, 7);
+  kill(peer, SIGKILL);
+  waitpid(peer, nullptr, 0);
+}
+
 // In a ring a member waits for its left neighbour, while what it sends fails on the right.
 TEST_F(LostPeerTest, ALostPeerIsNamedByAMemberThatWaitsForAnother) {
   ranks_ = {4, 6, 9};
