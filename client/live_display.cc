@@ -144,6 +144,7 @@ void LiveDisplay::Show(const v1::JobEvent& event, int64_t now_ms) {
       }
       return;
     case v1::JobEvent::kWarning:
+    case v1::JobEvent::kSlow:
       return Note(EventText(event, steps));
     case v1::JobEvent::kState: {
       const std::string text = EventText(event, steps);

@@ -127,6 +127,12 @@ std::string LossScaleFields(const v1::StepEvent& step) {
                       ", \"skipped_steps\": ", step.skipped_steps());
 }
 
+// Of a job that hangs.
+std::string HangField(const v1::StateEvent& state) {
+  if (!state.has_hang()) return "";
+  return absl::StrCat(", \"hang\": ", ToJson(state.hang(), /*pretty=*/false));
+}
+
 // Why a step changed nothing.
 std::string SkippedText(const v1::StepEvent& step) {
   if (!step.skipped()) return "";
@@ -154,10 +160,10 @@ std::string EventLine(const v1::JobEvent& event) {
                           ", \"tokens\": ", event.eval().tokens(),
                           ", \"seconds\": ", JsonNumber(event.eval().seconds()), "}");
     case v1::JobEvent::kState:
-      return absl::StrCat("{\"event\": \"state\", \"state\": \"",
-                          v1::JobState_Name(event.state().state()), "\", \"reason\": \"",
-                          ReasonName(event.state().reason()),
-                          "\", \"message\": ", JsonString(event.state().message()), "}");
+      return absl::StrCat(
+          "{\"event\": \"state\", \"state\": \"", v1::JobState_Name(event.state().state()),
+          "\", \"reason\": \"", ReasonName(event.state().reason()),
+          "\", \"message\": ", JsonString(event.state().message()), HangField(event.state()), "}");
     case v1::JobEvent::kCheckpoint:
       return absl::StrCat("{\"event\": \"checkpoint\", \"step\": ", event.checkpoint().step(),
                           ", \"path\": ", JsonString(event.checkpoint().path()),
@@ -172,6 +178,10 @@ std::string EventLine(const v1::JobEvent& event) {
     case v1::JobEvent::kWarning:
       return absl::StrCat("{\"event\": \"warning\", \"rank\": ", event.warning().rank(),
                           ", \"text\": ", JsonString(event.warning().text()), "}");
+    case v1::JobEvent::kSlow:
+      return absl::StrCat("{\"event\": \"slow\", \"rank\": ", event.slow().rank().rank(),
+                          ", \"over\": ", event.slow().over() ? "true" : "false",
+                          ", \"text\": ", JsonString(event.slow().text()), "}");
     case v1::JobEvent::EVENT_NOT_SET:
       break;
   }
@@ -206,6 +216,8 @@ std::string EventText(const v1::JobEvent& event, int64_t steps) {
                              event.activity().fraction() * 100);
     case v1::JobEvent::kWarning:
       return absl::StrCat("warning: rank ", event.warning().rank(), ": ", event.warning().text());
+    case v1::JobEvent::kSlow:
+      return absl::StrCat(event.slow().over() ? "" : "warning: ", event.slow().text());
     case v1::JobEvent::EVENT_NOT_SET:
       break;
   }

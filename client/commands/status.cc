@@ -60,6 +60,32 @@ std::string RecoveryText(const v1::Restart& restart) {
   return text;
 }
 
+// Who is waited for, and since when; a line each for those that wait.
+void PrintHang(const v1::Job& job, int64_t now_ms) {
+  const v1::Hang& hang = job.hang();
+  if (job.has_hang()) {
+    std::string ranks;
+    for (const uint32_t rank : hang.ranks())
+      absl::StrAppend(&ranks, ranks.empty() ? "" : ", ", rank);
+    const bool stopped = hang.process() == v1::PROCESS_STOPPED && hang.pid() > 0;
+    Line("hangs", absl::StrCat("rank ", ranks, " for ", FormatAge(hang.since_unix_ms(), now_ms),
+                               ", at ", hang.place(),
+                               stopped ? absl::StrCat("; on ", hang.worker(), " kill -CONT ",
+                                                      hang.pid(), " lets it go on")
+                                       : ""));
+  }
+  for (const v1::Hang::Waiting& waiting : hang.waiting())
+    Line("waits", absl::StrCat("rank ", waiting.rank(), " at ", waiting.place()));
+  for (const v1::SlowRank& slow : job.slow_ranks()) {
+    Line("slow",
+         absl::StrFormat("rank %d on %s for %s: computes %.0f %% of the time, the others "
+                         "%.0f %%, and wait %.0f %%",
+                         slow.rank(), slow.worker(), FormatAge(slow.since_unix_ms(), now_ms),
+                         100 * slow.computing_ratio(), 100 * slow.peers_computing_ratio(),
+                         100 * slow.peers_waiting_ratio()));
+  }
+}
+
 void PrintStatus(const v1::Job& job) {
   const int64_t now_ms = SystemClock().UnixMillis();
   const v1::Progress& progress = job.progress();
@@ -68,6 +94,7 @@ void PrintStatus(const v1::Job& job) {
   Line("job", job.id());
   Line("state", state);
   Line("message", job.message());
+  PrintHang(job, now_ms);
   Line("submitted", FormatAge(job.submitted_unix_ms(), now_ms) + " ago");
   if (job.state() == v1::PAUSED) Line("paused", FormatAge(job.paused_unix_ms(), now_ms) + " ago");
   Line("step", absl::StrCat(progress.step(), " of ", job.spec().train().steps()));

@@ -38,6 +38,9 @@ struct JobStats {
   int64_t training_since_unix_ms = 0;  // since its present start; 0: it does not train
   int64_t planned_arena_bytes = 0;
   double planned_step_seconds = 0;
+  int64_t hang_rank = -1;   // that it waits for; -1: it does not hang
+  double hang_seconds = 0;  // since that one did anything
+  int64_t slow_ranks = 0;
 };
 JobStats StatsOf(const v1::Job& job, int64_t unix_ms);
 
@@ -52,6 +55,8 @@ struct ControlStats {
   // Since this coordinator started.
   std::map<v1::Reason, int64_t> restarts;      // REASON_NONE: from a drained worker
   std::map<std::string, int64_t> adjustments;  // by fallback
+  std::map<std::string, int64_t> hangs;        // by what the process did (HangLabel)
+  int64_t slow_ranks = 0;                      // that were told
   Histogram queue_seconds{{0.1, 1, 10, 60, 600, 3600, 21600, 86400}};
   Histogram first_step_seconds{{1, 5, 10, 30, 60, 300, 1800, 3600, 86400}};
   Histogram detection_seconds{{0.05, 0.1, 0.5, 1, 2, 5, 10, 60, 600}};

@@ -10,9 +10,10 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
-#include "coordinator/jobs/gang_failure.h"
-#include "coordinator/jobs/spent_time.h"
 #include "coordinator/hardware/budget.h"
+#include "coordinator/jobs/gang_failure.h"
+#include "coordinator/jobs/hang.h"
+#include "coordinator/jobs/spent_time.h"
 
 namespace terrace {
 namespace {
@@ -43,6 +44,10 @@ class Mover {
       next.clear_resume_requested();
     }
     if (state != next.state()) next.set_paused_unix_ms(state == v1::PAUSED ? unix_ms_ : 0);
+    if (!HoldsDevices(state)) {
+      next.clear_hang();
+      next.clear_slow_ranks();
+    }
     next.set_state(state);
     next.set_reason(reason);
     next.set_message(std::move(message));
@@ -75,6 +80,9 @@ std::string RestartPoint(const v1::Job& job) {
   return step == 0 ? "from the beginning (no checkpoint yet)"
                    : absl::StrCat("from the checkpoint of step ", step);
 }
+
+constexpr char kResumedText[] =
+    "resumed while it stopped for a pause: starts again after a checkpoint";
 
 bool IsToPause(const v1::Job& job) { return job.pause_requested() && !job.resume_requested(); }
 
@@ -224,8 +232,40 @@ StepsDone StepsOf(const v1::Job& job, const JobInput& input) {
 
 bool SavesNothing(const v1::Job& job) { return job.spec().checkpoint().save() == "never"; }
 
-Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks,
-                          const DrainAction& leaving) {
+// ---- ranks that hang --------------------------------------------------------------------------
+
+std::string DeadlineText(const v1::WatchdogSpec& watchdog) {
+  if (watchdog.on_hang() != "restart") return "";
+  return absl::StrCat("; restarts after ", watchdog.timeout_seconds(), " s of that");
+}
+
+// Told once, in the words of when it was noticed.
+Transition Hang(Mover mover, const v1::Hang& hang) {
+  const v1::JobState state = mover.job().state();
+  if (mover.job().has_hang() && IsSameHang(mover.job().hang(), hang)) return mover.Stay();
+  *mover.Change().mutable_hang() = hang;
+  return mover.To(state, v1::REASON_RANK_HANGS,
+                  absl::StrCat(hang.message(), DeadlineText(mover.job().spec().watchdog())));
+}
+
+// Behind what it says of itself while it is asked to stop.
+std::string HangAside(const v1::Job& job) {
+  return job.has_hang() ? absl::StrCat(", when it goes on: ", job.hang().message(),
+                                       "; --force does not wait for that")
+                        : "";
+}
+
+std::string StopsText(const v1::Job& job) {
+  return absl::StrCat(SavesNothing(job) ? "stops after this step" : "stops after a last checkpoint",
+                      HangAside(job));
+}
+std::string PausesText(const v1::Job& job) {
+  return absl::StrCat("pauses after a checkpoint", HangAside(job));
+}
+
+Transition ObserveRunning(Mover mover, const RanksObserved& input) {
+  const std::vector<RankView>& ranks = input.ranks;
+  const DrainAction& leaving = input.leaving;
   if (All(ranks, HasDoneAllSteps)) {
     return mover.To(v1::SUCCEEDED, v1::REASON_COMPLETED, "all steps are done");
   }
@@ -241,7 +281,16 @@ Transition ObserveRunning(Mover mover, absl::Span<const RankView> ranks,
                                               : "cancelled after a last checkpoint");
   }
   if (leaving.how == DrainAction::How::kAtOnce) return Move(std::move(mover), leaving);
-  if (mover.job().cancel_requested() || mover.job().pause_requested()) return mover.Stay();
+  if (input.hang.has_value()) return Hang(std::move(mover), *input.hang);
+  if (mover.job().has_hang()) mover.Change().clear_hang();
+  if (mover.job().cancel_requested())
+    return mover.To(v1::RUNNING, v1::REASON_CANCELLED_BY_USER, StopsText(mover.job()));
+  if (mover.job().pause_requested()) {
+    if (mover.job().reason() != v1::REASON_RANK_HANGS) return mover.Stay();
+    return IsToPause(mover.job())
+               ? mover.To(v1::RUNNING, v1::REASON_PAUSED_BY_USER, PausesText(mover.job()))
+               : mover.To(v1::RUNNING, v1::REASON_NONE, kResumedText);
+  }
   return mover.To(
       v1::RUNNING, v1::REASON_NONE,
       leaving.why.empty() ? "" : absl::StrCat("moves after a checkpoint: ", leaving.why));
@@ -338,12 +387,15 @@ class Rules {
     if (failure.reason != v1::REASON_NONE) {
       return Recover(std::move(mover_), failure.reason, failure.message, failure.rank);
     }
-    if (job_.state() == v1::RUNNING)
-      return ObserveRunning(std::move(mover_), input.ranks, input.leaving);
+    if (input.hang.has_value() && input.restart_hanging) return RestartHanging(input);
+    if (job_.state() == v1::RUNNING) return ObserveRunning(std::move(mover_), input);
     if (input.leaving.how != DrainAction::How::kStays)
       return Move(std::move(mover_), input.leaving);
     if (!All(input.ranks, IsPrepared)) {
-      if (!input.tell) return mover_.Stay();
+      if (input.hang.has_value()) return Hang(std::move(mover_), *input.hang);
+      const bool goes_on = job_.has_hang();
+      if (goes_on) mover_.Change().clear_hang();
+      if (!input.tell && !goes_on) return mover_.Stay();
       return mover_.To(v1::STARTING, v1::REASON_NONE, WhatStartWaitsFor(input.ranks));
     }
     return mover_.To(v1::RUNNING, v1::REASON_NONE, "");
@@ -371,9 +423,7 @@ class Rules {
     }
     if (job_.cancel_requested()) return mover_.Stay();
     mover_.Change().set_cancel_requested(true);
-    return mover_.To(
-        v1::RUNNING, v1::REASON_CANCELLED_BY_USER,
-        SavesNothing(job_) ? "stops after this step" : "stops after a last checkpoint");
+    return mover_.To(v1::RUNNING, v1::REASON_CANCELLED_BY_USER, StopsText(job_));
   }
 
   absl::StatusOr<Transition> operator()(const PauseAsked& input) {
@@ -390,7 +440,7 @@ class Rules {
     if (IsToPause(job_)) return mover_.Stay();
     mover_.Change().set_pause_requested(true);
     mover_.Change().clear_resume_requested();
-    return mover_.To(v1::RUNNING, v1::REASON_PAUSED_BY_USER, "pauses after a checkpoint");
+    return mover_.To(v1::RUNNING, v1::REASON_PAUSED_BY_USER, PausesText(job_));
   }
 
   absl::StatusOr<Transition> operator()(const ResumeAsked&) {
@@ -398,8 +448,7 @@ class Rules {
     if (job_.cancel_requested()) return Illegal(job_, "it is being cancelled");
     if (IsToPause(job_)) {  // its ranks have been told to stop
       mover_.Change().set_resume_requested(true);
-      return mover_.To(v1::RUNNING, v1::REASON_NONE,
-                       "resumed while it stopped for a pause: starts again after a checkpoint");
+      return mover_.To(v1::RUNNING, v1::REASON_NONE, kResumedText);
     }
     if (job_.state() != v1::PAUSED) return mover_.Stay();
     NotePause(mover_.now(), &mover_.Change());
@@ -409,6 +458,17 @@ class Rules {
   }
 
  private:
+  absl::StatusOr<Transition> RestartHanging(const RanksObserved& input) {
+    const auto of = std::find_if(input.ranks.begin(), input.ranks.end(), [&](const RankView& view) {
+      return view.rank == input.hang->ranks(0);
+    });
+    const std::string message =
+        absl::StrCat(input.hang->message(), ", for ", job_.spec().watchdog().timeout_seconds(),
+                     " s (watchdog.timeout)");
+    return Recover(std::move(mover_), v1::REASON_RANK_HANGS, message,
+                   of == input.ranks.end() ? nullptr : &*of);
+  }
+
   bool SeeksLayout() const {
     return LacksLayout(job_) && IsOneOf(job_.state(), {v1::RECOVERING, v1::PAUSED});
   }

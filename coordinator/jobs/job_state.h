@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -87,10 +88,12 @@ struct Placed {
   v1::Placement placement;
 };
 struct RanksObserved {
-  std::vector<RankView> ranks;  // all of the placement
-  int64_t starting_ms = 0;      // since they were placed, while they start
-  bool tell = false;            // what the start waits for
-  DrainAction leaving;          // when a worker of the placement is drained
+  std::vector<RankView> ranks;   // all of the placement
+  int64_t starting_ms = 0;       // since they were placed, while they start
+  bool tell = false;             // what the start waits for
+  DrainAction leaving;           // when a worker of the placement is drained
+  std::optional<v1::Hang> hang;  // the gang stands still (hang.h)
+  bool restart_hanging = false;  // it has for as long as its spec lets it
 };
 struct Progressed {
   v1::Progress progress;

@@ -117,6 +117,7 @@ v1::JobEvent Reconciler::StateEventOf(const v1::Job& job, int64_t sequence) cons
   event.mutable_state()->set_state(job.state());
   event.mutable_state()->set_reason(job.reason());
   event.mutable_state()->set_message(job.message());
+  if (job.has_hang()) *event.mutable_state()->mutable_hang() = job.hang();
   return event;
 }
 

@@ -7,8 +7,8 @@
 //
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_planning.cc,
 // reconciler_memory.cc, reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc,
-// reconciler_drain.cc. The outside comes in through ControlPorts. Used only on the control loop's
-// thread.
+// reconciler_drain.cc, reconciler_hang.cc. The outside comes in through ControlPorts. Used only on
+// the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -96,6 +97,8 @@ class Reconciler {
     int64_t history_ns = 30'000'000'000;    // between two writes of a job's history
     // For the ranks of a job that ends because its gang broke, to say their last.
     int64_t last_words_ns = 2'000'000'000;
+    int64_t slow_look_ns = 5'000'000'000;   // between two looks for slow ranks
+    int64_t slow_told_ns = 30'000'000'000;  // that one must have been slow to be told
   };
 
   Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports);
@@ -189,6 +192,10 @@ class Reconciler {
     int64_t history_written_ns = 0;
     int64_t memory_taken_ns = 0;
     bool fragmentation_told = false;
+    double longest_step_seconds = 0;  // of the gang's last steps
+    bool hang_dumped = false;         // its workers were asked to write down where its ranks stand
+    int64_t slow_looked_ns = 0;
+    std::map<uint32_t, int64_t> slow_since_ns;  // by rank
   };
   struct Ended {
     JobStats stats;
@@ -229,6 +236,12 @@ class Reconciler {
   // Whether the job's end waits for what its ranks may still say.
   bool HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const;
   void Act(const v1::Job& job, const std::vector<RankView>& ranks, const DrainAction& leaving);
+  // The gang stands still, and in `restart` whether for as long as its spec lets it.
+  std::optional<v1::Hang> HangNow(const Entry& entry, const std::vector<RankView>& ranks,
+                                  bool* restart) const;
+  // Of a job that has just been found to hang: counts it, and has its workers write down where.
+  void NoteHang(Entry& entry);
+  void TellSlowRanks(Entry& entry, const std::vector<RankView>& ranks);
   // How the job leaves the drained workers that it is on.
   DrainAction DrainActionNow(const v1::Job& job) const;
   // Of each drained worker, the jobs that hold devices there.

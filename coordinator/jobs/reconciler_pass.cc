@@ -15,6 +15,8 @@ namespace {
 
 // Of SentKey; the values of Action::Kind come first.
 constexpr int64_t kKill = 100;
+// Of the longest step, with each report: one that was slow once is forgotten.
+constexpr double kLongestStepKept = 0.95;
 
 }  // namespace
 
@@ -61,7 +63,10 @@ void Reconciler::ObserveJobs() {
 void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   std::vector<RankView> ranks = Views(entry.job);
   if (HoldsDevices(entry.job.state())) TakeProgress(entry, ranks);
-  if (entry.job.state() == v1::RUNNING) TakeMemory(entry);
+  if (entry.job.state() == v1::RUNNING) {
+    TakeMemory(entry);
+    TellSlowRanks(entry, ranks);
+  }
   if (HearsLastWords(entry, ranks)) return;
   if (!entry.broken.empty()) ranks = WithLastWords(entry.broken, ranks);
   if (absl::Status status = Update(id, Observed(entry, ranks)); !status.ok()) {
@@ -71,11 +76,13 @@ void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   Entry* left = Find(id);
   if (left == nullptr) return;
   left->broken.clear();
+  NoteHang(*left);
   Act(left->job, ranks, DrainActionNow(left->job));
 }
 
 RanksObserved Reconciler::Observed(Entry& entry, const std::vector<RankView>& ranks) const {
   RanksObserved observed{.ranks = ranks, .leaving = DrainActionNow(entry.job)};
+  observed.hang = HangNow(entry, ranks, &observed.restart_hanging);
   if (entry.job.state() != v1::STARTING) return observed;
   const int64_t now = clock_.MonotonicNanos();
   if (std::exchange(entry.starting_epoch, entry.job.epoch()) != entry.job.epoch()) {
@@ -150,6 +157,11 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
   CountFirstSteps(entry.job, transition->job);
   entry.job = std::move(transition->job);
   const bool steps = entry.job.state() == v1::RUNNING && progress.step() != step_before;
+  if (steps) {
+    const bool first = entry.training_epoch != entry.job.epoch();
+    entry.longest_step_seconds = std::max(
+        progress.step_seconds(), first ? 0 : kLongestStepKept * entry.longest_step_seconds);
+  }
   if (steps && entry.training_epoch != entry.job.epoch()) {
     entry.training_epoch = entry.job.epoch();
     entry.training_since_unix_ms = clock_.UnixMillis();

@@ -51,7 +51,10 @@ JobStats StatsOf(const v1::Job& job, int64_t unix_ms) {
           .submitted_unix_ms = job.submitted_unix_ms(),
           .first_step_unix_ms = job.first_step_unix_ms(),
           .planned_arena_bytes = PlannedArenaBytes(job.plan()),
-          .planned_step_seconds = job.plan().time().step_seconds()};
+          .planned_step_seconds = job.plan().time().step_seconds(),
+          .hang_rank = job.has_hang() ? int64_t{job.hang().ranks(0)} : -1,
+          .hang_seconds = static_cast<double>(unix_ms - job.hang().since_unix_ms()) / 1000,
+          .slow_ranks = job.slow_ranks_size()};
 }
 
 ControlStats Reconciler::Stats() const {

@@ -103,6 +103,18 @@ constexpr JobSeries kJobSeries[] = {
       "Restarts since its newest checkpoint; max_restarts of its spec bounds them."},
      nullptr,
      [](const JobStats& job) { return Whole(job.restarts_without_progress); }},
+    {{"terrace_job_hang_seconds", kGauge, "seconds", "job, rank",
+      "Time since the rank that a job waits for did anything; absent while the job does not "
+      "hang."},
+     "rank",
+     [](const JobStats& job) {
+       if (job.hang_rank < 0) return Samples{};
+       return Samples{{job.hang_seconds, std::to_string(job.hang_rank)}};
+     }},
+    {{"terrace_job_slow_ranks", kGauge, "", "job",
+      "Ranks that compute far longer than their peers, who wait for them."},
+     nullptr,
+     [](const JobStats& job) { return Whole(job.slow_ranks); }},
     {{"terrace_job_spent_seconds_total", kCounter, "seconds", "job, cause",
       "Time since its submission by what it was for: training is productive, all else but paused "
       "is lost. All causes sum to terrace_job_wall_seconds_total."},

@@ -11,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
+#include "coordinator/jobs/hang.h"
 #include "coordinator/server/job_metrics.h"
 
 namespace terrace {
@@ -119,12 +120,29 @@ const ControlSeries kControlSeries[] = {
            moved == stats.restarts.end() ? 0 : static_cast<double>(moved->second));
        std::map<v1::Reason, int64_t> by = {{v1::REASON_RANK_DIED, 0},
                                            {v1::REASON_WORKER_LOST, 0},
+                                           {v1::REASON_RANK_HANGS, 0},
                                            {v1::REASON_OUT_OF_MEMORY, 0},
                                            {v1::REASON_INTERNAL, 0}};
        for (const auto& [reason, count] : stats.restarts) {
          if (reason != v1::REASON_NONE) by[reason] = count;
        }
        AddByReason(family, "cause", by, 1);
+     }},
+    {{"terrace_job_hangs_total", kCounter, "", "process",
+      "Times that a job was found to stand still, by what the process of the rank that it waited "
+      "for did; connection: nothing came through between ranks. Since this coordinator started."},
+     [](const ControlStats& stats, MetricFamily& family) {
+       for (const char* label : kHangLabels) {
+         const auto found = stats.hangs.find(label);
+         const int64_t count = found == stats.hangs.end() ? 0 : found->second;
+         Add(family, {{"process", label}}, static_cast<double>(count));
+       }
+     }},
+    {{"terrace_job_slowdowns_total", kCounter, "", "",
+      "Times that a rank was found to be slower than its peers, who wait for it, since this "
+      "coordinator started."},
+     [](const ControlStats& stats, MetricFamily& family) {
+       Add(family, {}, static_cast<double>(stats.slow_ranks));
      }},
     {{"terrace_job_adjustments_total", kCounter, "", "rung",
       "Jobs that went on with a smaller layout after memory ran out, by what was given up, since "

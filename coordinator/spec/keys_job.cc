@@ -1,4 +1,4 @@
-// The keys of how a job is kept and run: checkpoints, restarts, priority.
+// The keys of how a job is kept and run: checkpoints, restarts, hangs, priority.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/spec/key_sections.h"
@@ -58,6 +58,25 @@ std::vector<SpecKey> JobKeys() {
        {},
        "",
        "Restarts after failures without progress between them"},
+      {"watchdog.on_hang",
+       kChoice,
+       "restart",
+       false,
+       0,
+       0,
+       {"restart", "tell"},
+       "",
+       "A rank that hangs is told at once; restart: after timeout the job goes on from its newest "
+       "checkpoint; tell: nothing more is done"},
+      {"watchdog.timeout",
+       kInteger,
+       "600",
+       false,
+       10,
+       1e7,
+       {},
+       "watchdog.timeout_seconds",
+       "Seconds that a job may hang before it is restarted"},
       {"priority", kInteger, "0", false, -1000, 1000, {}, "", "Higher starts first"},
   };
 }

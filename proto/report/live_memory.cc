@@ -314,6 +314,12 @@ ExecutedInstruction LiveMemory::Current(const ProgramPosition& position, size_t 
   return ExecutedAt(position.sequence, next, place.skipped);
 }
 
+bool LiveMemory::IsUnderWay(const ProgramPosition& position, size_t stream) const {
+  if (!Matches(position) || stream >= position.finished.size()) return false;
+  const LoopPositions::Place place = positions_[position.sequence].Of(position.finished);
+  return Begun(position.sequence, place)[stream] > place.finished[stream];
+}
+
 MemoryTimeline LiveMemory::Timeline(int sequence, size_t points_max, size_t largest_max) const {
   const SequenceUses& uses = sequences_[sequence];
   const size_t instructions = uses.positions.size();

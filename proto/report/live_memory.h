@@ -107,6 +107,8 @@ class LiveMemory {
   int64_t LargestFree(const ProgramPosition& position, v1::Tier tier) const;
   // What the stream executes or waits to execute; none at its end.
   ExecutedInstruction Current(const ProgramPosition& position, size_t stream) const;
+  // Whether it executes that: all that the instruction waits for on other streams has finished.
+  bool IsUnderWay(const ProgramPosition& position, size_t stream) const;
 
   // REQUIRES: the sequence is one of the program; points_max > 0.
   MemoryTimeline Timeline(int sequence, size_t points_max, size_t largest_max) const;

@@ -140,6 +140,8 @@ class Daemon {
         return CheckPeer(message.check_peer());
       case v1::CoordinatorMessage::kDoubtProfile:
         return profile_.Doubt(DoubtText(message.doubt_profile()));
+      case v1::CoordinatorMessage::kDump:
+        return supervisor_.Dump(message.dump());
       default:
         log::Warn("a coordinator message of kind ", message.message_case(), " is unknown");
     }
@@ -198,8 +200,8 @@ class Daemon {
   }
 
   absl::Duration AfterBatch() {
-    absl::Duration wait = std::min(supervisor_.SampleMemory(),
-                                   profile_.Advance(!supervisor_.HasLiveRank(), absl::Now()));
+    absl::Duration wait = std::min({supervisor_.SampleMemory(), supervisor_.SampleProgress(),
+                                    profile_.Advance(!supervisor_.HasLiveRank(), absl::Now())});
     if (logs_.active()) {
       logs_.Poll();
       wait = std::min(wait, kPoll);

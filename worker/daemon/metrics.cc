@@ -181,6 +181,11 @@ std::vector<MetricFamily> Families(const WorkerSnapshot& snapshot) {
     for (const Supervisor::Metrics& rank : snapshot.ranks)
       Add(family, RankLabels(rank), series.value(rank.memory));
   }
+  for (const PlaceSeries& series : AllPlaceSeries()) {
+    MetricFamily& family = families.emplace_back(FamilyOf(series.metric));
+    for (const Supervisor::Metrics& rank : snapshot.ranks)
+      Add(family, RankLabels(rank), series.value(rank.place));
+  }
   for (const RankSeries& series : AllRankSeries()) {
     MetricFamily& family = families.emplace_back(FamilyOf(series.metric));
     for (const Supervisor::Metrics& rank : snapshot.ranks)
@@ -199,6 +204,7 @@ std::vector<Metric> WorkerMetricTable() {
   table.push_back(kLayerBytes);
   for (const TrafficSeries& series : AllTrafficSeries()) table.push_back(series.metric);
   for (const MemorySeries& series : AllMemorySeries()) table.push_back(series.metric);
+  for (const PlaceSeries& series : AllPlaceSeries()) table.push_back(series.metric);
   for (const RankSeries& series : AllRankSeries()) table.push_back(series.metric);
   for (const WorkerSeries& series : kWorkerSeries) table.push_back(series.metric);
   return table;

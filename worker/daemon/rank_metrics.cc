@@ -131,6 +131,13 @@ const MemorySeries kMemorySeries[] = {
      [](const v1::RankMemory& m) { return m.offload_stall_seconds(); }},
 };
 
+const PlaceSeries kPlaceSeries[] = {
+    {{"terrace_rank_standing_seconds", kGauge, "seconds", "job, rank",
+      "Time since the rank finished an instruction or did anything else, as its worker sees from "
+      "outside."},
+     [](const v1::RankPlace& p) { return static_cast<double>(p.standing_ms()) / 1000; }},
+};
+
 const TierSeries kTierSeries[] = {
     {{"terrace_memory_predicted_bytes", kGauge, "bytes", "job, rank, tier",
       "Arena bytes by the plan."},
@@ -156,6 +163,7 @@ const TrafficSeries kTrafficSeries[] = {
 
 absl::Span<const RankSeries> AllRankSeries() { return kRankSeries; }
 absl::Span<const MemorySeries> AllMemorySeries() { return kMemorySeries; }
+absl::Span<const PlaceSeries> AllPlaceSeries() { return kPlaceSeries; }
 absl::Span<const TierSeries> AllTierSeries() { return kTierSeries; }
 absl::Span<const TrafficSeries> AllTrafficSeries() { return kTrafficSeries; }
 

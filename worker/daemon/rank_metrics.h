@@ -26,6 +26,13 @@ struct MemorySeries {
 };
 absl::Span<const MemorySeries> AllMemorySeries();
 
+// A value of where each live rank stands; labels job and rank.
+struct PlaceSeries {
+  Metric metric;
+  double (*value)(const v1::RankPlace&);
+};
+absl::Span<const PlaceSeries> AllPlaceSeries();
+
 // A value of each tier of each live rank; labels job, rank and tier.
 struct TierSeries {
   Metric metric;

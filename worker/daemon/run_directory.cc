@@ -98,6 +98,7 @@ std::string VerdictPath(std::string_view run_directory) {
 }
 
 std::string RanOutPath(std::string_view run_directory) { return In(run_directory, "ran_out.pb"); }
+std::string HangPath(std::string_view run_directory) { return In(run_directory, "hang.txt"); }
 
 absl::Status WriteConfig(const v1::RankConfig& config) {
   RETURN_IF_ERROR(MakeDirectories(config.run_directory()));

@@ -8,6 +8,7 @@
 //   is of interest
 //   flight     what it held, while it runs and after (worker/flight/flight_recorder.h)
 //   memory_verdict.txt  who held what when it died
+//   hang.txt   where it stood when its job hung
 //   ran_out.pb  it was asked to end because of its memory: the report that then counts
 //
 // Thread-compatible.
@@ -43,6 +44,7 @@ std::string ConfigPath(std::string_view run_directory);
 std::string PidPath(std::string_view run_directory);
 std::string VerdictPath(std::string_view run_directory);
 std::string RanOutPath(std::string_view run_directory);
+std::string HangPath(std::string_view run_directory);
 
 absl::Status WriteConfig(const v1::RankConfig& config);
 std::optional<v1::RankReport> ReadExitReport(std::string_view run_directory);

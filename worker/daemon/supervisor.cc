@@ -159,6 +159,8 @@ void Supervisor::Ended(const Key& key, const std::string& how) {
   if (found == ranks_.end()) return;
   Rank& rank = found->second;
   rank.process.reset();
+  rank.progress.reset();
+  rank.report.clear_place();
   rank.ended = true;
   log::Info("rank ", key.rank, " of job ", key.job, " epoch ", key.epoch, " has ended",
             how.empty() ? "" : ": ", how);
@@ -235,6 +237,7 @@ void Supervisor::AdoptOne(const v1::RankConfig& config) {
       rank.heard_ms = NowMs();
       rank.report.set_pid(*pid);
       WatchMemory(rank, *pid);
+      WatchProgress(rank, *pid);
       log::Info("found rank ", key.rank, " of job ", key.job, " epoch ", key.epoch,
                 " alive, process ", *pid);
       return;

@@ -5,8 +5,8 @@
 // finds the ranks of the old one in the run directories and goes on with them.
 //
 // Its parts: supervisor.cc, supervisor_start.cc for how ranks start, supervisor_messages.cc for
-// what ranks say and supervisor_memory.cc for what they hold. Used only on the daemon's loop; rank
-// processes call back through `post`.
+// what ranks say, supervisor_memory.cc for what they hold and supervisor_progress.cc for where they
+// stand. Used only on the daemon's loop; rank processes call back through `post`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,6 +25,7 @@
 #include "proto/v1/worker.pb.h"
 #include "worker/daemon/memory/memory_watch.h"
 #include "worker/daemon/program_cache.h"
+#include "worker/daemon/progress/progress_watch.h"
 #include "worker/daemon/watched_process.h"
 
 namespace terrace {
@@ -89,6 +90,9 @@ class Supervisor {
 
   // Looks at the processes of the ranks whose turn it is. How long the next may wait.
   absl::Duration SampleMemory();
+  absl::Duration SampleProgress();
+  // Writes hang.txt into the run directories of the job's ranks, and a line into their logs.
+  void Dump(const v1::DumpRanks& dump) const;
 
   // What a rank holds is told once each kMemoryReportMs, the rest each time.
   v1::Heartbeat Reports();
@@ -100,6 +104,7 @@ class Supervisor {
     uint32_t rank = 0;
     v1::RankMetrics metrics;
     v1::RankMemory memory;  // at this moment
+    v1::RankPlace place;
     std::string precision;  // of the job: which peak its FLOPs compare with
     std::vector<HotLayer> hot_layers;
     std::vector<std::string> nvme_paths;  // folders that it may offload to
@@ -121,6 +126,7 @@ class Supervisor {
     int64_t told_step = 0;                // the newest that was passed on
     std::unique_ptr<MemoryWatch> memory;  // from its start
     int64_t memory_told_ms = 0;
+    std::unique_ptr<ProgressWatch> progress;  // while its process lives
     std::unique_ptr<WatchedProcess> process;  // null: waits for its program, or has ended
     // Of a start: when the present step began or last moved on, and when it is tried again.
     int64_t step_since_ms = 0;
@@ -161,6 +167,7 @@ class Supervisor {
   void Ended(const Key& key, const std::string& how);
   void Fail(Rank& rank, v1::Reason reason, const std::string& message);
   void WatchMemory(Rank& rank, int64_t pid);
+  void WatchProgress(Rank& rank, int64_t pid);
   // Leaves the page about a rank that did not end well in its run directory; the sentence of it.
   std::string Judge(Rank& rank, const std::string& how);
   // Asks a rank over a limit to end at the next step's boundary.

@@ -86,6 +86,7 @@ std::vector<Supervisor::Metrics> Supervisor::LiveMetrics() const {
                    key.rank,
                    rank.metrics,
                    rank.memory == nullptr ? v1::RankMemory() : rank.memory->Report(rank.metrics),
+                   rank.report.place(),
                    rank.config.spec().train().precision(),
                    rank.memory == nullptr ? std::vector<HotLayer>() : rank.memory->HotLayers(),
                    {nvme.begin(), nvme.end()}});

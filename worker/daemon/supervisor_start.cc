@@ -107,6 +107,7 @@ void Supervisor::Launch(const Key& key, Rank& rank, const std::string& program) 
   rank.report.clear_message();
   rank.report.set_pid(rank.process->pid());
   WatchMemory(rank, rank.process->pid());
+  WatchProgress(rank, rank.process->pid());
   log::Info("started rank ", key.rank, " of job ", key.job, " epoch ", key.epoch, ", process ",
             rank.process->pid());
 }

@@ -38,6 +38,8 @@ struct FlightHeader {
   alignas(64) uint64_t events_begun;  // slots given out since the start
   int64_t steps;                      // slots of the ring of steps
   int64_t told_step;                  // the last one that was sent to a daemon
+  int64_t places;                     // FlightWriter::Enter was called
+  uint32_t activity;
 };
 static_assert(sizeof(FlightHeader) <= kFlightHeaderBytes);
 

@@ -83,6 +83,9 @@ absl::StatusOr<FlightState> FlightReader::State() const {
     state.pid = after.pid;
     state.step = after.step;
     state.sequence = after.sequence;
+    state.changes = after.run;
+    state.activity = static_cast<FlightActivity>(after.activity);
+    state.places = after.places;
     std::copy_n(after.reserved_bytes, kFlightTiers, state.reserved_bytes.begin());
     state.pinned_bytes = after.pinned_bytes;
     state.external_bytes = after.external_bytes;

@@ -132,6 +132,12 @@ void FlightWriter::SetStep(int64_t step) {
   At(layout_->header.step).store(step, std::memory_order_relaxed);
 }
 
+void FlightWriter::Enter(FlightActivity activity) {
+  FlightHeader& header = layout_->header;
+  At(header.activity).store(static_cast<uint32_t>(activity), std::memory_order_relaxed);
+  At(header.places).fetch_add(1, std::memory_order_relaxed);
+}
+
 void FlightWriter::StepDone() {
   const int64_t now_ms = clock_->UnixMillis();
   if (now_ms - sampled_ms_.load(std::memory_order_relaxed) < kFlightSampleMs) return;

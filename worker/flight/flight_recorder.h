@@ -55,6 +55,16 @@ enum class FlightEventKind : uint32_t {
   kOom = 6,         // an allocator could not get `bytes` of `tier`
 };
 
+// What the trainer is about, in the order of a step.
+enum class FlightActivity : uint32_t {
+  kPreparing = 0,   // it does not train yet
+  kStep = 1,        // executes the step
+  kAgreeing = 2,    // learns from all ranks whether to go on
+  kBetween = 3,     // reports, starts a checkpoint
+  kEvaluating = 4,  // a batch of an evaluation
+  kCheckpoint = 5,  // waits until a checkpoint is written
+};
+
 struct FlightEvent {
   int64_t unix_ms = 0;
   FlightEventKind kind = FlightEventKind::kNone;
@@ -92,6 +102,9 @@ struct FlightState {
   int64_t step = 0;                      // being executed, the first is 1
   int32_t sequence = kFlightNoSequence;  // index in Program.sequences
   std::vector<int32_t> finished;         // by stream; of no meaning without a sequence
+  uint64_t changes = 0;                  // of the sequence since the start
+  FlightActivity activity = FlightActivity::kPreparing;
+  int64_t places = 0;  // activities entered since the start: the smaller, the farther behind
   std::array<int64_t, kFlightTiers> reserved_bytes{};  // by v1::Tier
   int64_t pinned_bytes = 0;
   int64_t external_bytes = 0;            // outside the arenas, measured before the first step
@@ -128,6 +141,9 @@ class FlightWriter {
 
   // The step that is executed next, the first is 1.
   void SetStep(int64_t step);
+  // Of the trainer alone. All ranks of a job enter the same activities in the same order, so that
+  // their counts can be compared.
+  void Enter(FlightActivity activity);
   // Records the step's end with a sample of the process, at most every kFlightSampleMs.
   void StepDone();
 

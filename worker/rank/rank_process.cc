@@ -35,6 +35,10 @@ namespace {
 // as one graph, may take longer (GraphCollectives::BeginRun). A peer that dies is noticed at once,
 // without it: its daemon ends the ranks of the job.
 constexpr int64_t kGroupTimeoutMs = 600'000;
+// Where somebody watches over the ranks it is theirs to say when a job that hangs has ended: ranks
+// give up only later.
+constexpr int64_t kAfterWatchdogMs = 60'000;
+constexpr int64_t kLeftAloneMs = int64_t{30} * 24 * 3600 * 1000;
 // A rank of an earlier epoch is killed before this one starts, but may take a moment to die.
 constexpr int64_t kDirectoryLockPatienceMs = 10'000;
 
@@ -64,6 +68,11 @@ v1::Reason ReasonOfMemory(const absl::Status& status) {
     default:
       return v1::REASON_INVALID_SPEC;
   }
+}
+
+int64_t CallTimeoutMs(const v1::WatchdogSpec& watchdog) {
+  if (watchdog.on_hang() == "tell") return kLeftAloneMs;
+  return std::max(kGroupTimeoutMs, watchdog.timeout_seconds() * 1000 + kAfterWatchdogMs);
 }
 
 // A job that cannot save is told so before it trains, not after.
@@ -250,6 +259,7 @@ GroupOptions RankProcess::CommonOptions() const {
   const bool one_node = config_.local_ranks() == 0 || config_.local_ranks() == config_.ranks();
   return {.interface_address = one_node ? "127.0.0.1" : config_.data_address(),
           .timeout_ms = kGroupTimeoutMs,
+          .call_timeout_ms = with_daemon_ ? CallTimeoutMs(config_.spec().watchdog()) : 0,
           .link = {config_.link_bytes_per_second(), config_.link_latency_seconds()}};
 }
 

@@ -90,6 +90,7 @@ absl::Status Trainer::Step(int64_t step, bool traced) {
   }
   train_io_.SetStep(step);
   parts_.flight->SetStep(step + 1);
+  parts_.flight->Enter(FlightActivity::kStep);
   RETURN_IF_ERROR(parts_.vm->Run(sequences_.Of(length_).name, &train_io_, traced));
   parts_.flight->StepDone();
   step_tokens_ = parts_.dataset->TrainTokens(step, step + 1, batch);
@@ -166,13 +167,15 @@ std::string Trainer::WayOut(int64_t steps_done) const {
 
 absl::StatusOr<bool> Trainer::AgreeToStop() {
   if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Poll());
+  parts_.flight->Enter(FlightActivity::kAgreeing);
   ASSIGN_OR_RETURN(const Votes wishes,
                    parts_.agreement->Exchange(
                        {.stop = parts_.stop->load(), .failed = !checkpoint_status_.ok()}));
+  parts_.flight->Enter(FlightActivity::kBetween);
   RETURN_IF_ERROR(checkpoint_status_);
   if (wishes.failed) {
     // All ranks write one checkpoint and come to one outcome; this one may not know it yet.
-    if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Finish());
+    TakeCheckpoint(AwaitCheckpoint());
     RETURN_IF_ERROR(checkpoint_status_);
     return WithReason(absl::AbortedError("another rank could not write its checkpoint"),
                       v1::REASON_CHECKPOINT_ERROR);
@@ -196,6 +199,7 @@ absl::Status Trainer::Evaluate(int64_t steps_done) {
   eval_io_.Start();
   for (int64_t i = 0; i < batches; ++i) {
     eval_io_.Next();
+    parts_.flight->Enter(FlightActivity::kEvaluating);
     RETURN_IF_ERROR(parts_.vm->Run("eval", &eval_io_));
   }
   v1::EvalEvent event;
@@ -203,6 +207,7 @@ absl::Status Trainer::Evaluate(int64_t steps_done) {
   event.set_loss(eval_io_.loss());
   event.set_tokens(eval_io_.tokens());
   event.set_seconds((parts_.clock->MonotonicNanos() - start_ns) * 1e-9);
+  parts_.flight->Enter(FlightActivity::kBetween);
   parts_.reporter->Eval(event);
   return absl::OkStatus();
 }
@@ -281,9 +286,17 @@ void Trainer::TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> re
                                         written.stall_seconds);
 }
 
+std::optional<absl::StatusOr<WrittenCheckpoint>> Trainer::AwaitCheckpoint() {
+  if (parts_.checkpointer == nullptr) return std::nullopt;
+  parts_.flight->Enter(FlightActivity::kCheckpoint);
+  auto result = parts_.checkpointer->Finish();
+  parts_.flight->Enter(FlightActivity::kBetween);
+  return result;
+}
+
 void Trainer::StartCheckpoint(int64_t steps_done) {
   if (parts_.checkpointer == nullptr || spec_.checkpoint().save() == "never") return;
-  TakeCheckpoint(parts_.checkpointer->Finish());
+  TakeCheckpoint(AwaitCheckpoint());
   if (!checkpoint_status_.ok() || checkpoint_started_step_ == steps_done) return;
   checkpoint_started_step_ = steps_done;
   parts_.checkpointer->Start(steps_done, tokens_, train_io_.loss_scale().state());
@@ -292,7 +305,7 @@ void Trainer::StartCheckpoint(int64_t steps_done) {
 // No rank succeeds before the job's result is on disk.
 absl::Status Trainer::WriteLastCheckpoint(int64_t steps_done) {
   StartCheckpoint(steps_done);
-  if (parts_.checkpointer != nullptr) TakeCheckpoint(parts_.checkpointer->Finish());
+  TakeCheckpoint(AwaitCheckpoint());
   return AgreeToStop().status();
 }
 

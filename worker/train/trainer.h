@@ -75,6 +75,8 @@ class Trainer {
   absl::StatusOr<bool> AgreeToStop();
   // Reports a written checkpoint; a failure is kept until all ranks agree to end.
   void TakeCheckpoint(std::optional<absl::StatusOr<WrittenCheckpoint>> result);
+  // What has come of the one that is being written, if any.
+  std::optional<absl::StatusOr<WrittenCheckpoint>> AwaitCheckpoint();
   void StartCheckpoint(int64_t steps_done);
   absl::Status WriteLastCheckpoint(int64_t steps_done);
   bool Due(int64_t every, int64_t steps_done) const { return every > 0 && steps_done % every == 0; }

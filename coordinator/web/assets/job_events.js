@@ -8,7 +8,7 @@ import { reasonWord, stateWord } from "./words.js";
 const SHOWN = 300;
 
 const KINDS = [["state", "states"], ["checkpoint", "checkpoints"], ["eval", "evaluations"], ["warning", "warnings"],
-  ["activity", "activities"], ["step", "steps"]];
+  ["slow", "slow ranks"], ["activity", "activities"], ["step", "steps"]];
 const kindOf = (event) => KINDS.map(([kind]) => kind).find((kind) => event[kind]) || "";
 
 function sentence(event) {
@@ -27,6 +27,7 @@ function sentence(event) {
       return `evaluation at step ${count(what.step || 0)}: loss ${real(what.loss || 0)} in ${seconds(what.seconds || 0)}`;
     case "warning":
       return `rank ${rank}: ${what.text || ""}`;
+    case "slow":
     case "activity":
       return what.text || "";
     case "step":
@@ -38,7 +39,7 @@ function sentence(event) {
 }
 
 export function eventsSection(view, id, name) {
-  const wanted = new Set(["state", "checkpoint", "eval", "warning", "activity"]);
+  const wanted = new Set(["state", "checkpoint", "eval", "warning", "slow", "activity"]);
   const list = el("ol", { class: "events", reversed: true });
   const words = el("p", { class: "quiet" });
   let present = view;

@@ -65,6 +65,7 @@ class AlertsTest(MonitoredTest):
             os.kill(self.wait_until(self.rank_pids, "a rank runs")[0], signal.SIGKILL)
             self.wait_until(lambda: int(self.status(job).get("restarts", 0)) > before, "it restarts")
             self.wait_for_state(job, "RUNNING")
+        self.wait_for_alert("TerraceRankExited")
         self.wait_for_alert("TerraceRestartLoop")
         self.assertRegex(self.cli("status", job).out, r"restarted .*; noticed after \S+ m?s, training again after ")
         self.submit(self.job({**ENDLESS, **ONE}))  # there is no device for it
@@ -98,6 +99,7 @@ class AlertsTest(MonitoredTest):
         os.kill(slow, signal.SIGSTOP)
         try:
             self.wait_for_alert("TerraceRankStalled")
+            self.wait_for_alert("TerraceRankHangs")
         finally:
             os.kill(slow, signal.SIGCONT)
         self.wait_until(lambda: "TerraceRankStalled" not in self.firing() or self.step_of(job), "it goes on")

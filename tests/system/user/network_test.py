@@ -4,10 +4,11 @@
 reach is noticed before a job is placed, and addresses can be named. Network namespaces stand for the machines."""
 import os
 import subprocess
+import time
 import unittest
 import uuid
 
-from service import ServiceTest
+from service import ServiceTest, Standstill
 from support import BIN, INVALID_INPUT
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -98,6 +99,34 @@ class IsolatedNetworkTest(ServiceTest):
         self.assertEqual(self.data_addresses()["worker-1"], ADDRESSES[1])
         status = self.wait_for_state(job, "SUCCEEDED", "FAILED")
         self.assertEqual((status["state"], status.get("restarts", 0)), ("SUCCEEDED", 0), status)
+
+    def test_a_network_that_is_cut_between_ranks_alone_is_named(self):
+        data = [link + "d" for link in self.links]
+        ip("link", "add", data[0], "netns", self.machines[0], "type", "veth", "peer", "name", data[1], "netns", self.machines[1])
+        for machine, link, address in zip(self.machines, data, ("10.78.0.1", "10.78.0.2")):
+            ip("-n", machine, "address", "add", f"{address}/24", "dev", link)
+            self.assertEqual(ip("-n", machine, "link", "set", link, "up").returncode, 0)
+        self.start_coordinator()
+        for machine in range(2):
+            self.start_worker(machine, "--data-address", data[machine])
+        job = self.submit(self.job({"train.steps": 1_000_000, "resources.nodes": 2, "layout.dp": 2, "watchdog.on_hang": "tell"}))
+        self.wait_for_steps(job, 20)
+        self.assertEqual(ip("-n", self.machines[1], "link", "set", data[1], "down").returncode, 0)
+        cut = time.monotonic()
+        with Standstill() as standstill:
+            status = self.wait_until(lambda: (s := self.status(job)).get("hang") and s, "the hang is told", 30)
+            took = time.monotonic() - cut
+        self.assertLess(took, 15 + standstill.longest, "10 s, and until that is told")
+        self.assertEqual((status["state"], status["reason"], status["hang"]["connection"]), ("RUNNING", "REASON_RANK_HANGS", True), status)
+        self.assertIn("nothing comes through", status["message"])
+        self.assertIn("worker-0", status["message"])
+        self.assertIn("worker-1", status["message"])
+        self.assertEqual(set(self.node_states().values()), {"ready"}, "the workers themselves are reached")
+        step = self.step_of(job)
+        self.assertEqual(ip("-n", self.machines[1], "link", "set", data[1], "up").returncode, 0)
+        self.wait_until(lambda: self.step_of(job) > step and "hang" not in self.status(job), "it goes on")
+        self.assertEqual(self.status(job)["restarts"], 0)
+        self.cli("cancel", "--force", job)
 
     def test_a_name_that_is_no_address_of_the_machine_is_refused(self):
         worker = self.on(1, BIN / "terrace-worker", "--coordinator", self.address, "--insecure", "--data-address", "eth7",

@@ -50,6 +50,8 @@ TEST(JobSpecTest, DefaultsAreFilledIn) {
   EXPECT_EQ(spec.resources().nodes_max(), 1u);
   EXPECT_EQ(spec.checkpoint().directory(), "/jobs/checkpoints/books");
   EXPECT_EQ(spec.max_restarts(), 3);
+  EXPECT_EQ(spec.watchdog().on_hang(), "restart");
+  EXPECT_EQ(spec.watchdog().timeout_seconds(), 600);
   EXPECT_EQ(spec.yaml(), kMinimal);
 }
 

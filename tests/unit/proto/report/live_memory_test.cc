@@ -106,6 +106,17 @@ TEST_F(LiveMemoryTest, WhatWaitsHasNotBegun) {
   EXPECT_EQ(At({0, 0, 0})[v1::DEVICE][v1::ACTIVATION], 0);
 }
 
+TEST_F(LiveMemoryTest, AnInstructionIsUnderWayWhenAllThatItWaitsForHasFinished) {
+  const auto under_way = [this](std::vector<int32_t> finished, size_t stream) {
+    return Create().IsUnderWay({.sequence = 0, .finished = finished}, stream);
+  };
+  EXPECT_TRUE(under_way({0, 0, 0}, 1)) << "the fetch";
+  EXPECT_FALSE(under_way({0, 0, 0}, 0)) << "it waits for that";
+  EXPECT_TRUE(under_way({0, 1, 0}, 0));
+  EXPECT_FALSE(under_way({3, 2, 2}, 0)) << "at its end";
+  EXPECT_FALSE(under_way({0, 0, 0}, 9)) << "there is no such stream";
+}
+
 TEST_F(LiveMemoryTest, APositionOfAnotherProgramCountsAsNone) {
   EXPECT_EQ(Total(Create().At({.sequence = 0, .finished = {}})[v1::DEVICE]), 0);
   const std::vector<int32_t> finished = {0, 0, 0};

@@ -66,6 +66,19 @@ TEST_F(FlightRecorderTest, AReaderSeesWhatTheWriterSaysWhileItRuns) {
   EXPECT_GT(state->prepared_anonymous_bytes, 0);
 }
 
+TEST_F(FlightRecorderTest, ActivitiesAreCountedAndSequencesToo) {
+  const auto writer = Create(1);
+  EXPECT_EQ(Open().State()->activity, FlightActivity::kPreparing);
+  writer->Enter(FlightActivity::kStep);
+  const uint64_t before = Open().State()->changes;
+  writer->Begin(0);
+  writer->End();
+  writer->Enter(FlightActivity::kAgreeing);
+  EXPECT_EQ(Open().State()->activity, FlightActivity::kAgreeing);
+  EXPECT_EQ(Open().State()->places, 2);
+  EXPECT_GT(Open().State()->changes, before);
+}
+
 TEST_F(FlightRecorderTest, ANewSequenceStartsAtZeroAndItsEndLeavesNone) {
   const auto writer = Create(1);
   writer->Begin(0);

@@ -1,0 +1,66 @@
+// Which ranks a job that stands still waits for, read off where all of its ranks stand: the
+// progress that their daemons see from outside, also of a rank that is stopped.
+//
+// In order: whoever's process is stopped; else whoever executes something that needs no other rank
+// (it computes, reads, writes); else whoever is behind the others, in the order of activities or
+// among the exchanges of a group; else nobody is behind, and nothing comes through between those
+// that stand in one exchange.
+//
+// Pure and thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "coordinator/jobs/job_state.h"
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+inline constexpr int kHangRanksTold = 16;
+// A process that is stopped goes on by nobody's doing but a person's.
+inline constexpr int64_t kStoppedMs = 5'000;
+// What a rank may stand in its step, at least, and in steps' times.
+inline constexpr int64_t kStandingMs = 10'000;
+inline constexpr double kStandingSteps = 3;
+// Before the first step has ended nobody knows how long one takes.
+inline constexpr int64_t kFirstStandingMs = 60'000;
+// Without a byte read or written, while it waits for a checkpoint: a drive may sync for minutes.
+inline constexpr int64_t kCheckpointStandingMs = 300'000;
+
+// How long a rank may stand in a step; `step_seconds`: the longest known.
+int64_t StandingMs(double step_seconds, bool has_stepped);
+
+struct FoundHang {
+  v1::Hang hang{};
+  int64_t standing_ms = 0;  // of the ranks that the others wait for, the shortest
+};
+// Nothing while any rank moves, but for a process that is stopped. REQUIRES: all are reported.
+std::optional<FoundHang> FindHang(absl::Span<const RankView> ranks, int64_t standing_ms,
+                                  int64_t unix_ms);
+// Whether both tell of one thing: the same ranks, in the same step, stopped or not.
+bool IsSameHang(const v1::Hang& a, const v1::Hang& b);
+
+// A rank counts as slow when it computes so much more than the middle one of its peers, who wait
+// for so much of their time.
+inline constexpr double kSlowComputing = 1.25;
+inline constexpr double kSlowComputingMin = 0.1;  // of its time: less is noise
+inline constexpr double kSlowWaitingMin = 0.1;
+// Those of one stage: `stages` gives each rank's, by its place in `ranks`.
+std::vector<v1::SlowRank> FindSlow(absl::Span<const RankView> ranks,
+                                   absl::Span<const uint32_t> stages, int64_t unix_ms);
+std::string SlowText(const v1::SlowRank& slow);
+std::string SlowIsOverText(const v1::SlowRank& slow);
+
+// For counting: "stopped", "paging", "in_io", "in_driver", "running", "waiting", "unknown";
+// "connection" where nobody is behind.
+std::string HangLabel(const v1::Hang& hang);
+inline constexpr const char* kHangLabels[] = {"stopped", "paging",  "in_io",   "in_driver",
+                                              "running", "waiting", "unknown", "connection"};
+
+}  // namespace terrace
