@@ -93,6 +93,10 @@ class AlertsTest(MonitoredTest):
         holder.start()
         try:
             self.wait_for_alert("TerraceStraggler")
+            told, = self.wait_until(lambda: self.status(job)["slow_ranks"], "status tells who is slow")
+            self.assertEqual((told["rank"], self.status(job)["state"]), (1, "RUNNING"), told)
+            self.assertGreater(told["computing_ratio"], 1.25 * told["peers_computing_ratio"])
+            self.assertRegex(self.cli("status", job).out, r"slow +rank 1 on worker-0 for ")
         finally:
             stop.set()
             holder.join()
