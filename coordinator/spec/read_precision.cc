@@ -51,6 +51,57 @@ std::string Why(PrecisionModule module, std::string_view precision) {
   return "";
 }
 
+// A place's name, or one that other programs and model files have for it.
+struct ModuleName {
+  std::string_view name, place;
+};
+constexpr ModuleName kModuleNames[] = {
+    {"lm_head", "lm_head"},
+    {"head", "lm_head"},
+    {"output", "lm_head"},
+    {"embedding", "embedding"},
+    {"wte", "embedding"},
+    {"embed_tokens", "embedding"},
+    {"norms", "norms"},
+    {"layernorm", "norms"},
+    {"attention", "attention"},
+    {"self_attn", "attention"},
+    {"attn", "attention"},
+    {"mlp", "mlp"},
+    {"ffn", "mlp"},
+    {"feed_forward", "mlp"},
+    {"decoder", "first 1"},
+};
+
+std::string NearestModule(std::string_view word) {
+  std::vector<std::string_view> names;
+  for (const ModuleName& module : kModuleNames) names.push_back(module.name);
+  const std::string_view nearest = Nearest(word, names);
+  for (const ModuleName& module : kModuleNames) {
+    if (module.name == nearest) return std::string(module.place);
+  }
+  return "";
+}
+
+// What may have been meant: "lasst 1" is "last 1", "layers 0-3.ffn" is "0-3.mlp".
+std::string NearestPlace(std::string_view text) {
+  const size_t dot = std::min(text.rfind('.'), text.size());
+  std::string spans(text.substr(0, dot));
+  const size_t space = spans.find(' ');
+  const std::string_view counted = Nearest(spans.substr(0, space), {"first", "last"});
+  if (Nearest(spans.substr(0, space), {"layer", "layers"}) != "") {
+    spans = space < spans.size() ? spans.substr(space + 1) : "";
+  } else if (space < spans.size() && !counted.empty()) {
+    spans = absl::StrCat(Absl(counted), spans.substr(space));
+  }
+  const std::string module = dot < text.size() ? NearestModule(text.substr(dot + 1)) : "";
+  for (const std::string& place :
+       {module.empty() ? spans : absl::StrCat(spans, ".", module), NearestModule(text)}) {
+    if (ParsePrecisionPlace(place)) return place;
+  }
+  return "first 1";
+}
+
 }  // namespace
 
 void SpecReader::ReadPrecisionRule(const SpecKey& key, const YAML::Node& where,
@@ -62,7 +113,7 @@ void SpecReader::ReadPrecisionRule(const SpecKey& key, const YAML::Node& where,
   const auto place = ParsePrecisionPlace(place_text);
   const std::string precision = value.IsScalar() ? value.Scalar() : "";
   const std::string choices = absl::StrCat("one of ", absl::StrJoin(ChoicesOf(key), ", "));
-  if (!place) return Problem(path, "an unknown place", kPlaces, "first 1");
+  if (!place) return Problem(path, "an unknown place", kPlaces, NearestPlace(place_text));
   if (again) return Problem(path, "the place twice", "given once");
   if (!IsChoice(key, precision))
     return Problem(path, Quoted(value), choices, Nearest(precision, key.choices));

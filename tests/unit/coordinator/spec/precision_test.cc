@@ -54,6 +54,19 @@ TEST(PrecisionTest, LayersAndModulesHaveTheirOwn) {
   EXPECT_EQ(Parse("{default: bf16, layers: {norms: fp32}}").precision_rules_size(), 1);
 }
 
+TEST(PrecisionTest, OfAnUnknownPlaceTheNearestIsNamed) {
+  for (const auto& [place, meant] :
+       {std::pair{"lm_haed", "lm_head"}, std::pair{"head", "lm_head"}, std::pair{"norm", "norms"},
+        std::pair{"embeddings", "embedding"}, std::pair{"atention", "attention"},
+        std::pair{"ffn", "mlp"}, std::pair{"lasst 1", "last 1"}, std::pair{"layers 0-3", "0-3"},
+        std::pair{"layer 2.self_attn", "2.attention"}, std::pair{"first 2.mlps", "first 2.mlp"},
+        std::pair{"frist 2.mlp", "first 2.mlp"}, std::pair{"zebra", "first 1"}}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat("{layers: {", place, ": fp32}}")),
+                HasSubstr(absl::StrCat("norms; try ", meant)))
+        << place;
+  }
+}
+
 TEST(PrecisionTest, WhereWeightsAreRoundedStochasticallyOnlyNormsAreExact) {
   const std::string rounds = ", optimizer: {stochastic_rounding: true}";
   EXPECT_TRUE(ParseJobSpec(Yaml("{layers: {norms: fp32, mlp: fp8}}", rounds), "/jobs").ok());
