@@ -54,6 +54,8 @@ absl::Status FileError(int error, std::string_view action, std::string_view path
           absl::StrCat(message, "; free some space or choose another folder"));
     case EISDIR:
     case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
       return absl::InvalidArgumentError(message);
     case EROFS:
       return absl::PermissionDeniedError(message);

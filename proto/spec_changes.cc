@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/strings.h"
+#include "base/text/json_text.h"
 #include "base/utf8.h"
 
 namespace terrace {
@@ -116,6 +117,7 @@ std::string TextOf(const nlohmann::json& object, const std::string& key) {
 
 void CompareConfigs(const std::string& then_text, const std::string& now_text,
                     std::vector<SpecChange>* changes) {
+  if (!CheckJson(then_text).ok() || !CheckJson(now_text).ok()) return;
   const auto then = nlohmann::json::parse(then_text, nullptr, /*allow_exceptions=*/false);
   const auto now = nlohmann::json::parse(now_text, nullptr, /*allow_exceptions=*/false);
   if (!then.is_object() || !now.is_object()) return;

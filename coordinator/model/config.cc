@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text/json_text.h"
 #include "coordinator/model/config_keys.h"
 #include "coordinator/model/json_reader.h"
 #include "coordinator/model/rope.h"
@@ -184,15 +185,24 @@ void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_le
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
                                              int64_t sequence_length) {
+  std::vector<std::string> repeated;
+  const absl::Status checked = CheckJson(config_json, &repeated);
   const nlohmann::json json =
-      nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object()) {
+      checked.ok() ? nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false)
+                   : nlohmann::json();
+  if (!json.is_object()) {
     return absl::InvalidArgumentError(
-        "model.config: the text is not a JSON object; give a Hugging Face config.json");
+        absl::StrCat("model.config: the text is not a JSON object",
+                     checked.ok() ? "" : absl::StrCat(" (", checked.message(), ")"),
+                     "; give a Hugging Face config.json"));
   }
   std::vector<std::string> problems;
   JsonReader reader(json, "", &problems);
   ModelConfig config;
+  for (const std::string& key : repeated) {
+    config.remarks.push_back(
+        absl::StrCat("model.config: ", key, " stands twice; the last one counts, as in Python"));
+  }
   config.family = reader.String("model_type", "");
   config.initializer_range = reader.Real("initializer_range", 0, 10, 0.02);
   if (config.family == "gpt2") {

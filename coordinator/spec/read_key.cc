@@ -55,6 +55,8 @@ void SpecReader::ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobS
 void SpecReader::ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
   v1::ModelSpec* model = spec->mutable_model();
   if (value.IsMap()) {
+    if (const auto path = RepeatedKey(value, std::string(key.path)))
+      Problem(*path, "the key twice", "given once");
     model->set_config("(inline)");
     model->set_config_json(ToJson(value).dump(2));
   } else if (value.IsScalar() && !value.Scalar().empty()) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -160,6 +161,20 @@ bool IsChoice(const SpecKey& key, std::string_view text) {
 
 bool IsInteger(const SpecKey& key, std::optional<double> number) {
   return number && std::floor(*number) == *number && *number >= key.low && *number <= key.high;
+}
+
+std::optional<std::string> RepeatedKey(const YAML::Node& node, const std::string& path) {
+  std::set<std::string> keys;
+  for (size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
+    if (auto found = RepeatedKey(node[i], path)) return found;
+  }
+  if (!node.IsMap()) return std::nullopt;
+  for (const auto& item : node) {
+    const std::string child = absl::StrCat(path, ".", item.first.Scalar());
+    if (!keys.insert(item.first.Scalar()).second) return child;
+    if (auto found = RepeatedKey(item.second, child)) return found;
+  }
+  return std::nullopt;
 }
 
 nlohmann::json ToJson(const YAML::Node& node) {

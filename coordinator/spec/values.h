@@ -52,5 +52,7 @@ bool IsInteger(const SpecKey& key, std::optional<double> number);
 
 // YAML scalars carry no type: numbers and booleans are what looks like them, unless quoted.
 nlohmann::json ToJson(const YAML::Node& node);
+// The path, below `path`, of a key that a mapping in `node` has twice.
+std::optional<std::string> RepeatedKey(const YAML::Node& node, const std::string& path);
 
 }  // namespace terrace

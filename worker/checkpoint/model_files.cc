@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/text/json_text.h"
 
 namespace terrace {
 namespace {
@@ -92,7 +93,7 @@ absl::Status Copy(const fs::path& from, const fs::path& to) {
 // An empty object where the file is missing or holds something else.
 Json ReadObject(const fs::path& path) {
   const absl::StatusOr<std::string> text = ReadTextFile(path.string(), kFileLimitBytes);
-  if (!text.ok()) return Json::object();
+  if (!text.ok() || !CheckJson(*text).ok()) return Json::object();
   Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : Json::object();
 }
@@ -143,7 +144,8 @@ absl::Status NameInGenerationConfig(const SpecialTokens& special, const fs::path
 
 absl::StatusOr<std::string> CompleteModelConfig(std::string_view config_json, kernels::DType dtype,
                                                 const SpecialTokens& special) {
-  auto json = Json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  const bool is_json = CheckJson(config_json).ok();
+  auto json = is_json ? Json::parse(config_json, nullptr, /*allow_exceptions=*/false) : Json();
   if (!json.is_object()) {
     return absl::InvalidArgumentError("the model's config is not a JSON object");
   }
@@ -180,7 +182,9 @@ absl::Status CopyModelFiles(const ModelSources& sources, std::string_view folder
           name == std::string_view(kTokenizerConfig) || name == std::string_view(kSpecialTokensMap);
       if (of_tokenizer && !has_tokenizer) continue;
       if (of_tokenizer && from != folders.front()) continue;
-      if (!fs::exists(from / name, ignored) || fs::exists(target / name, ignored)) continue;
+      // A link that leads nowhere is one that should be there: Copy says so.
+      if (!fs::exists(fs::symlink_status(from / name, ignored))) continue;
+      if (fs::exists(target / name, ignored)) continue;
       RETURN_IF_ERROR(Copy(from / name, target / name));
     }
   }

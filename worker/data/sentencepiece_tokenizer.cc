@@ -22,6 +22,7 @@ namespace {
 
 using PieceType = SentencePieceModel::PieceType;
 
+constexpr size_t kFileLimitBytes = 256 << 20;
 constexpr char kUnknownSurface[] = " \u2047 ";  // what the library decodes an unknown piece to
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -160,6 +161,10 @@ class SentencePieceTokenizer final : public Tokenizer {
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
     const std::string& path, std::string_view model_config) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  if (file.text().size() > kFileLimitBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " has ", file.text().size(), " bytes, more than the limit of ", kFileLimitBytes));
+  }
   absl::StatusOr<SentencePieceModel> model = ParseSentencePieceModel(file.text());
   std::string fingerprint =
       absl::StrFormat("sentencepiece-%016x", XXH3_64bits(file.text().data(), file.text().size()));

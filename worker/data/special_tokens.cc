@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/text/json_text.h"
 #include "worker/data/tokenizer_json/document.h"
 
 namespace terrace {
@@ -30,15 +31,32 @@ std::vector<int64_t> EndIdsOf(const Json& config) {
   return ids;
 }
 
-// Null when there is no such file.
-absl::StatusOr<Json> ReadBeside(const fs::path& folder, const char* name) {
+// Null when there is no such file; a link that leads nowhere is one that should be there.
+absl::StatusOr<Json> ReadBeside(const fs::path& folder, const char* name,
+                                std::vector<std::string>* remarks) {
   std::error_code ignored;
   const fs::path path = folder / name;
-  if (!fs::exists(path, ignored)) return Json();
+  if (!fs::exists(fs::symlink_status(path, ignored))) return Json();
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path.string(), kFileLimitBytes));
+  std::vector<std::string> repeated;
+  const absl::Status checked = CheckJson(text, &repeated);
+  if (!checked.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), " is not a JSON object: ", checked.message()));
+  }
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return json;
-  return absl::InvalidArgumentError(absl::StrCat(path.string(), " is not a JSON object"));
+  if (!json.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), " is not a JSON object"));
+  for (const std::string& key : repeated) {
+    remarks->push_back(absl::StrCat(name, ": ", key, " stands twice; the last one counts"));
+  }
+  return json;
+}
+
+// Null for what is none: the config of a job has been looked at before.
+Json Parsed(std::string_view config_json) {
+  if (!CheckJson(config_json).ok()) return Json();
+  return Json::parse(config_json, nullptr, /*allow_exceptions=*/false);
 }
 
 class Reader {
@@ -46,14 +64,14 @@ class Reader {
   Reader(const std::string& file, std::string_view model_config, const TokenNames& names,
          std::vector<std::string>* remarks)
       : folder_(fs::path(file).parent_path()), names_(names), remarks_(*remarks) {
-    model_config_ = Json::parse(model_config, nullptr, /*allow_exceptions=*/false);
+    model_config_ = Parsed(model_config);
   }
 
   absl::StatusOr<SpecialTokens> Read() {
-    ASSIGN_OR_RETURN(tokenizer_config_, ReadBeside(folder_, "tokenizer_config.json"));
-    ASSIGN_OR_RETURN(map_, ReadBeside(folder_, "special_tokens_map.json"));
-    ASSIGN_OR_RETURN(config_, ReadBeside(folder_, "config.json"));
-    ASSIGN_OR_RETURN(generation_, ReadBeside(folder_, "generation_config.json"));
+    ASSIGN_OR_RETURN(tokenizer_config_, ReadBeside(folder_, "tokenizer_config.json", &remarks_));
+    ASSIGN_OR_RETURN(map_, ReadBeside(folder_, "special_tokens_map.json", &remarks_));
+    ASSIGN_OR_RETURN(config_, ReadBeside(folder_, "config.json", &remarks_));
+    ASSIGN_OR_RETURN(generation_, ReadBeside(folder_, "generation_config.json", &remarks_));
     SpecialTokens tokens = names_.own;
     RETURN_IF_ERROR(ReadNamed("eos_token", /*must_exist=*/true, &tokens.end));
     RETURN_IF_ERROR(ReadNamed("bos_token", /*must_exist=*/false, &tokens.begin));
@@ -151,7 +169,7 @@ absl::StatusOr<SpecialTokens> ReadSpecialTokens(const std::string& file,
 }
 
 std::vector<int64_t> EndIdsOf(std::string_view config_json) {
-  return EndIdsOf(Json::parse(config_json, nullptr, /*allow_exceptions=*/false));
+  return EndIdsOf(Parsed(config_json));
 }
 
 }  // namespace terrace

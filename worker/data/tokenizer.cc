@@ -48,7 +48,15 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     const std::filesystem::path folder(path);
-    const bool has_json = std::filesystem::exists(folder / "tokenizer.json", ignored);
+    // A link that leads nowhere is one that should be there.
+    const auto has = [&](const char* name) {
+      return std::filesystem::exists(std::filesystem::symlink_status(folder / name, ignored));
+    };
+    const bool has_json = has("tokenizer.json");
+    if (!has_json && !has("tokenizer.model")) {
+      return absl::NotFoundError(absl::StrCat(
+          "the folder ", path, " holds neither a tokenizer.json nor a tokenizer.model"));
+    }
     path = (folder / (has_json ? "tokenizer.json" : "tokenizer.model")).string();
   }
   if (absl::EndsWith(path, ".json")) return LoadTokenizerJson(path, model_config);

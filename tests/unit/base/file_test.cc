@@ -65,6 +65,13 @@ TEST_F(FileTest, WhatElseIsNoFileIsNamed) {
               HasSubstr("a socket"));
 }
 
+TEST_F(FileTest, LoopsOfLinksAndLongNamesAreFaultsOfInput) {
+  std::filesystem::create_symlink("loop", Path("loop"));
+  for (const std::string& path : {Path("loop"), Path(std::string(5000, 'x'))}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(OpenRegularFile(path).status())) << path.substr(0, 80);
+  }
+}
+
 TEST_F(FileTest, FilesFoldersAndWhatIsNotThereMayBeGiven) {
   std::ofstream(Path("text")) << "x";
   for (const std::string& path : {Path("text"), folder_, Path("absent")}) {

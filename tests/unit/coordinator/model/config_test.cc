@@ -234,6 +234,23 @@ TEST(ConfigTest, TextOfTheFileReachesMessagesHarmless) {
               AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\n")), HasSubstr("u00e9")));
 }
 
+TEST(ConfigTest, DeepValuesAreRefused) {
+  const std::string deep = std::string(400'000, '[') + std::string(400'000, ']');
+  for (const char* key : {"n_layer", "unknown"}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat("{\"model_type\": \"gpt2\", \"", key, "\": ", deep, "}")),
+                HasSubstr("nested more than 64 deep"));
+  }
+}
+
+TEST(ConfigTest, KeysThatStandTwiceAreSaid) {
+  const auto config = ParseModelConfig(
+      R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_layer": 3})", 128);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->layers, 3);
+  EXPECT_THAT(config->remarks, ElementsAre(HasSubstr("n_layer stands twice; the last one counts")));
+  EXPECT_THAT(ErrorOf("{\n \"model_type\": NaN}"), HasSubstr("(line 2, column"));
+}
+
 TEST(ConfigTest, NoPresetHasAnythingToSay) {
   for (const struct Preset& preset : Presets()) {
     const auto config = ParseModelConfig(preset.config_json, 128);

@@ -127,6 +127,9 @@ TEST(JobSpecTest, AKeyInTheWrongSectionIsPointedHome) {
 TEST(JobSpecTest, DuplicateKeysAreRefused) {
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "name: again\n")),
               HasSubstr("name: got the key twice"));
+  const std::string inline_config = absl::StrReplaceAll(
+      kMinimal, {{"{config: gpt2}", "{config: {n_layer: 1, x: [{y: 1, y: 2}]}}"}});
+  EXPECT_THAT(ErrorOf(inline_config), HasSubstr("model.config.x.y: got the key twice"));
 }
 
 TEST(JobSpecTest, MalformedYamlNamesLineAndColumn) {

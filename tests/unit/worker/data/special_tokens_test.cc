@@ -120,6 +120,28 @@ TEST_F(SpecialTokensTest, DamagedFilesAndStrangersAreErrors) {
   EXPECT_THAT(Refusal(), HasSubstr("tokenizer_config.json is not a JSON object"));
 }
 
+TEST_F(SpecialTokensTest, LinksThatLeadNowhereAreErrors) {
+  for (const char* name : {"generation_config.json", "special_tokens_map.json"}) {
+    std::filesystem::create_symlink("nowhere", folder_ / name);
+    EXPECT_THAT(Refusal(), HasSubstr(name));
+    std::filesystem::remove(folder_ / name);
+  }
+  std::filesystem::remove(folder_ / "tokenizer.json");
+  EXPECT_THAT(Refusal(), HasSubstr("holds neither a tokenizer.json nor a tokenizer.model"));
+  std::filesystem::create_symlink("nowhere", folder_ / "tokenizer.json");
+  std::ofstream(folder_ / "tokenizer.model") << "";
+  EXPECT_THAT(Refusal(), HasSubstr("tokenizer.json: No such file"));
+  std::filesystem::remove(folder_ / "tokenizer.json");
+  std::filesystem::resize_file(folder_ / "tokenizer.model", int64_t{300} << 20);
+  EXPECT_THAT(Refusal(), HasSubstr("more than the limit of"));
+}
+
+TEST_F(SpecialTokensTest, DeepFilesAreRefused) {
+  const std::string deep = std::string(400'000, '[') + std::string(400'000, ']');
+  std::ofstream(folder_ / "tokenizer_config.json") << "{\"eos_token\": " << deep << "}";
+  EXPECT_THAT(Refusal(), HasSubstr("nested more than 64 deep"));
+}
+
 TEST_F(SpecialTokensTest, BytesStopWhereTheModelsConfigSays) {
   const auto bytes = Tokenizer::Load("bytes", R"({"eos_token_id": [0, 4]})").value();
   EXPECT_THAT(bytes->special_tokens().stops, ElementsAre(0, 4));
