@@ -127,7 +127,7 @@ std::string LossScaleFields(const v1::StepEvent& step) {
                       ", \"skipped_steps\": ", step.skipped_steps());
 }
 
-// Of a job that hangs.
+// The JSON field that describes a job's hang; empty where there is none.
 std::string HangField(const v1::StateEvent& state) {
   if (!state.has_hang()) return "";
   return absl::StrCat(", \"hang\": ", ToJson(state.hang(), /*pretty=*/false));

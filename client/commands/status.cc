@@ -60,7 +60,7 @@ std::string RecoveryText(const v1::Restart& restart) {
   return text;
 }
 
-// Who is waited for, and since when; a line each for those that wait.
+// Prints which ranks the others wait for and since when, then one line for each rank that waits.
 void PrintHang(const v1::Job& job, int64_t now_ms) {
   const v1::Hang& hang = job.hang();
   if (job.has_hang()) {

@@ -31,7 +31,7 @@ constexpr int64_t LearnedFrom(int64_t seen_bytes) {
       seen_bytes + (seen_bytes + kLearnedMarginParts - 2) / (kLearnedMarginParts - 1);
   return (bytes + (1 << 20) - 1) >> 20 << 20;
 }
-// What was seen, from what was learned: at least LearnedFrom's argument.
+// The inverse of LearnedFrom: at least the bytes that a rank was seen to hold.
 constexpr int64_t SeenFrom(int64_t learned_bytes) {
   return learned_bytes - learned_bytes / kLearnedMarginParts;
 }

@@ -1,6 +1,6 @@
-// What devices reach of their datasheets' peaks while they train: every constant with which what-if
-// plans are computed, each with its source. None is fitted to a single run; how far predictions
-// are off over published runs is measured by tests/bench/calibrate.cc.
+// The share of their datasheets' peaks that devices reach while they train: every constant with
+// which what-if plans are computed, each with its source. None is fitted to a single run; how far
+// predictions are off over published runs is measured by tests/bench/calibrate.cc.
 //
 // A worker's measured profile replaces all of this.
 //

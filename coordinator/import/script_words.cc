@@ -24,7 +24,7 @@ size_t NameLength(std::string_view text) {
   return std::find_if_not(text.begin(), text.end(), &IsNameCharacter) - text.begin();
 }
 
-// What ends one command and begins another, or says where its output goes.
+// Such a word ends a command and begins another, or redirects its output.
 bool EndsCommand(std::string_view word) {
   constexpr std::string_view kEnds[] = {"|", "||", "&", "&&", ";"};
   return std::find(std::begin(kEnds), std::end(kEnds), word) != std::end(kEnds) ||

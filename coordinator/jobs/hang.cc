@@ -49,7 +49,7 @@ const v1::GroupPlace* GroupIn(const v1::RankPlace& place, const std::string& gro
   return nullptr;
 }
 
-// Who the rank waits for in the exchanges that it stands in: members that have not come to them.
+// The rank waits in its exchanges for these members, which have not come to them.
 std::vector<const RankView*> BehindOf(const RankView& view,
                                       absl::Span<const RankView* const> ranks) {
   std::vector<const RankView*> behind;
@@ -110,7 +110,7 @@ Culprits FindCulprits(absl::Span<const RankView* const> ranks) {
   const auto least = *std::min_element(ranks.begin(), ranks.end(), [](auto* a, auto* b) {
     return a->report.place().places() < b->report.place().places();
   });
-  // Those in earlier activities, which the others have left: they wait for one another.
+  // Ranks in the earliest activity, which the others have left, wait for one another.
   std::vector<const RankView*> last = with([least](const RankView* v) {
     return v->report.place().places() == least->report.place().places();
   });

@@ -1,4 +1,4 @@
-// What of a forward pass is kept for the backward pass, and how the rest is recomputed.
+// Decides which values of a forward pass are kept for the backward pass; recomputes the others.
 //
 // A chunk's forward pass is recorded in segments of one or more layers. Before a segment is
 // differentiated, the nodes whose results were not kept are repeated, into new values, and the

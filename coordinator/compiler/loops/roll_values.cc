@@ -15,7 +15,7 @@
 namespace terrace::compiler {
 namespace {
 
-// What slots may take beyond the fewest, as a share of all values' bytes.
+// Slots may exceed the fewest that are needed by this share of all values' bytes.
 constexpr double kSlotsOverLeast = 0.002;
 
 // The fewest slots, at least so many, that are in their first places again after a turn.

@@ -35,7 +35,7 @@ class Weights {
   Slice Of(TensorRole role, int layer = kNone);
   // That of one parameter.
   Slice OfParameter(int index);
-  // What was prefetched counts as gone: a new layer begins.
+  // Forgets all prefetched weights, since a new layer begins.
   void Forget() { prefetched_.clear(); }
 
   // The whole weights of a unit from their shards, into memory that stays.
