@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/dial_failure.h"
 #include "base/status_macros.h"
-#include "base/tls_files.h"
+#include "base/tls/files.h"
 #include "base/utf8.h"
 #include "client/waiting.h"
 #include "proto/v1/drain.grpc.pb.h"

@@ -118,6 +118,22 @@ struct GenerateOptions {
   int64_t top_k = 40;
   int64_t seed = 1;
 };
+struct CertsOptions {
+  enum Action { kInit, kIssue, kRotate, kList };
+  Action action = kList;
+  std::string directory = "certs";
+  std::string role;  // "coordinator" or a role of people and workers
+  std::string name;  // of the authority, or of whom it is issued to
+  std::vector<std::string> hosts;
+  bool any_name = false;
+  int64_t days = 0;
+  // Of rotate.
+  std::vector<std::string> files;
+  bool all = false;
+  int64_t within_days = 0;  // 0: however long they are valid
+  bool authority = false;
+  bool forget_old = false;
+};
 struct ToolOptions {
   std::vector<std::string> arguments;  // for terrace-rank, the tool's name first
 };

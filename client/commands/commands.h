@@ -24,6 +24,7 @@ int EvaluateCommand(const GlobalOptions& global, const EvaluateOptions& options)
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);
 int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options);
 int DrainCommand(const GlobalOptions& global, const DrainOptions& options);
+int CertsCommand(const GlobalOptions& global, const CertsOptions& options);
 int NodesCommand(const GlobalOptions& global);
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
 // tokenize and ckpt: the work is done by terrace-rank, which holds the code that reads tokens and

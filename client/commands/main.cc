@@ -21,6 +21,8 @@ namespace terrace {
 namespace {
 
 constexpr char kVersion[] = "terrace " TERRACE_VERSION;
+constexpr int64_t kAuthorityDays = 3650;
+constexpr int64_t kCertificateDays = 365;
 constexpr char kFooter[] =
     "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 invalid input, 5 too "
     "little memory, disk or "
@@ -55,6 +57,7 @@ class CommandLine {
     AddPaperCommands();
     AddServiceCommands();
     AddToolCommands();
+    AddCerts();
   }
 
   int Run(int argc, char** argv) {
@@ -384,6 +387,70 @@ class CommandLine {
     });
   }
 
+  // The days have another default for each of them, and are filled in before it is parsed.
+  CLI::App* AddCertsAction(CLI::App* certs, const std::string& name, const std::string& meaning,
+                           CertsOptions::Action action) {
+    CLI::App* command = certs->add_subcommand(name, meaning);
+    command->add_option("--dir", certs_.directory, "Folder with the authority and its certificates")
+        ->capture_default_str();
+    On(command, [this, action] {
+      certs_.action = action;
+      if (action == CertsOptions::kInit && certs_.name.empty()) certs_.name = "Terrace authority";
+      const bool is_authority = action == CertsOptions::kInit || certs_.authority;
+      if (certs_.days == 0) certs_.days = is_authority ? kAuthorityDays : kCertificateDays;
+      return CertsCommand(global_, certs_);
+    });
+    return command;
+  }
+
+  void AddDays(CLI::App* command, int64_t otherwise) {
+    command
+        ->add_option("--days", certs_.days,
+                     "How long it is valid; without it " + std::to_string(otherwise))
+        ->check(CLI::Range(int64_t{1}, int64_t{36'500}));
+  }
+
+  void AddCerts() {
+    CLI::App* certs = app_.add_subcommand(
+        "certs", "Make a certificate authority, and certificates that say who is who");
+    certs->require_subcommand(1);
+    CLI::App* init = AddCertsAction(certs, "init", "Make an authority", CertsOptions::kInit);
+    init->add_option("--name", certs_.name, "Its name; without it \"Terrace authority\"");
+    AddDays(init, kAuthorityDays);
+
+    CLI::App* issue =
+        AddCertsAction(certs, "issue", "Make a certificate and its key", CertsOptions::kIssue);
+    issue->add_option("role", certs_.role, "coordinator, worker, submitter, operator or viewer")
+        ->required()
+        ->check(CLI::IsMember({"coordinator", "worker", "submitter", "operator", "viewer"}));
+    CLI::Option* name = issue->add_option("name", certs_.name, "Of the worker or person");
+    issue->add_option("--host", certs_.hosts,
+                      "Name or address at which it is reached: of a coordinator by all, of a "
+                      "worker by Prometheus; may be given again");
+    issue->add_flag("--any-name", certs_.any_name, "Of workers: one that several share")
+        ->excludes(name);
+    AddDays(issue, kCertificateDays);
+
+    CLI::App* rotate = AddCertsAction(certs, "rotate", "Make certificates anew, with new keys",
+                                      CertsOptions::kRotate);
+    rotate->add_option("files", certs_.files, "Certificates, as `terrace certs ls` names them");
+    CLI::Option* all = rotate->add_flag("--all", certs_.all, "All of the folder");
+    rotate
+        ->add_option("--within", certs_.within_days,
+                     "With --all: only those that run out within so many days")
+        ->check(CLI::Range(int64_t{1}, int64_t{36'500}))
+        ->needs(all);
+    CLI::Option* authority = rotate->add_flag("--authority", certs_.authority,
+                                              "The authority; those before it stay trusted");
+    CLI::Option* forget = rotate->add_flag("--forget-old", certs_.forget_old,
+                                           "Trust only the authority that signs now");
+    authority->excludes(all)->excludes(forget);
+    forget->excludes(all);
+    AddDays(rotate, kCertificateDays);
+
+    AddCertsAction(certs, "ls", "List the certificates of a folder", CertsOptions::kList);
+  }
+
   CLI::App app_{"Terrace trains large language models: plan, prove, run."};
   CLI::Option* coordinator_ = nullptr;
   int code_ = 0;
@@ -406,6 +473,7 @@ class CommandLine {
   DrainOptions drain_;
   bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;
+  CertsOptions certs_;
   std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";
   std::vector<std::string> files_, words_;
   std::string from_;

@@ -5,7 +5,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/tcp.h"
-#include "base/tls_files.h"
+#include "base/tls/files.h"
 
 namespace terrace {
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(

@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/tcp.h"
-#include "base/tls_files.h"
+#include "base/tls/files.h"
 #include "proto/v1/worker.grpc.pb.h"
 #include "proto/worker_instance.h"
 

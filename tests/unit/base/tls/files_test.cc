@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/tls_files.h"
+#include "base/tls/files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""terrace certs: an authority, certificates that say who is who, and their renewal, looked at with openssl."""
+import shutil
+import stat
+import subprocess
+import time
+import unittest
+
+from support import INVALID_INPUT, NOT_FOUND, USAGE, TerraceTest
+
+
+class CertsTest(TerraceTest):
+    def setUp(self):
+        super().setUp()
+        self.dir = self.folder / "certs"
+
+    def certs(self, action, *arguments, **options):
+        return self.terrace("certs", action, *arguments, "--dir", self.dir, **options)
+
+    def issued(self, *arguments):
+        one, = self.certs("issue", *arguments, "-o", "json").json()["certificates"]
+        return one
+
+    def verified_by_openssl(self, certificate):
+        """By a program that is not ours; skips nothing else where there is none."""
+        if shutil.which("openssl") is None:
+            self.skipTest("there is no openssl program")
+        return subprocess.run(["openssl", "verify", "-purpose", "sslclient", "-CAfile", self.dir / "ca.pem", certificate],
+                              capture_output=True, timeout=60).returncode == 0
+
+    def test_an_authority_signs_certificates_of_each_role(self):
+        self.certs("init")
+        for role, name in (("worker", "node-1"), ("submitter", "alice"), ("operator", "bob@example.org"), ("viewer", "eve")):
+            one = self.issued(role, name, "--days", 30)
+            self.assertEqual((one["role"], one["name"], one["trouble"], one["hosts"]), (role, name, "", []))
+            self.assertTrue(29 < (one["not_after_unix_s"] - time.time()) / 86400 <= 30, one)
+            self.assertTrue(self.verified_by_openssl(one["certificate"]))
+        one = self.issued("coordinator", "--host", "head.example", "--host", "10.0.0.1")
+        self.assertEqual((one["role"], one["hosts"]), ("coordinator", ["head.example", "10.0.0.1"]))
+        self.assertEqual(self.issued("worker", "--any-name")["name"], "*")
+        keys = sorted(self.dir.glob("*.key"))
+        self.assertEqual(len(keys), 7)
+        for key in keys:
+            self.assertEqual(stat.S_IMODE(key.stat().st_mode), 0o600, key)
+        self.assertEqual(stat.S_IMODE(self.dir.stat().st_mode), 0o700)
+        listed = self.certs("ls", "-o", "json").json()["certificates"]
+        self.assertEqual(sorted(one["role"] for one in listed),
+                         ["authority", "coordinator", "operator", "submitter", "viewer", "worker", "worker"])
+        self.assertIn("submitter-alice.pem", self.certs("ls").out)
+
+    def test_renewed_certificates_say_the_same_with_another_key(self):
+        self.certs("init")
+        before = self.issued("worker", "node-1", "--host", "node-1", "--days", 3)
+        key = (self.dir / "worker-node-1.key").read_text()
+        self.certs("rotate", "--all", "--within", 2)
+        self.assertEqual((self.dir / "worker-node-1.key").read_text(), key, "it does not run out within two days")
+        after, = self.certs("rotate", "worker-node-1", "-o", "json").json()["certificates"]
+        self.assertEqual({name: after[name] for name in ("role", "name", "hosts", "issuer")},
+                         {name: before[name] for name in ("role", "name", "hosts", "issuer")})
+        self.assertGreater(after["not_after_unix_s"], before["not_after_unix_s"])
+        self.assertNotEqual((self.dir / "worker-node-1.key").read_text(), key)
+
+    def test_the_next_authority_is_trusted_beside_the_old_one_until_that_is_forgotten(self):
+        self.certs("init")
+        one = self.issued("viewer", "eve")
+        old = (self.dir / "viewer-eve.pem").read_bytes()
+        self.certs("rotate", "--authority")
+        self.assertTrue(self.verified_by_openssl(one["certificate"]))
+        self.refused(self.certs("rotate", "--forget-old", code=INVALID_INPUT), "viewer-eve.pem", "rotate --all")
+        self.certs("rotate", "--all")
+        self.certs("rotate", "--forget-old")
+        self.assertTrue(self.verified_by_openssl(one["certificate"]))
+        self.assertFalse(self.verified_by_openssl(self.write("old.pem", old)))
+        (self.dir / "viewer-eve.pem").write_bytes(old)
+        eve, = [one for one in self.certs("ls", "-o", "json").json()["certificates"] if one["name"] == "eve"]
+        self.assertIn("is not signed by the authority that is trusted here", eve["trouble"])
+
+    def test_what_is_wrong_is_told(self):
+        self.refused(self.certs("issue", "viewer", "eve", code=NOT_FOUND), "there is no authority in", "terrace certs init")
+        self.certs("init")
+        self.refused(self.certs("init", code=INVALID_INPUT), "ca.pem exists already", "rotate --authority")
+        self.certs("issue", "viewer", "eve")
+        self.refused(self.certs("issue", "viewer", "eve", code=INVALID_INPUT), "viewer-eve.pem exists already",
+                     "terrace certs rotate viewer-eve")
+        for arguments, words in (
+                (("viewer",), ("needs the person's name",)),
+                (("worker",), ("--any-name",)),
+                (("viewer", "--any-name"), ("--any-name: only a worker's",)),
+                (("viewer", "../x"), ("the name of a viewer", '"../x"', "letters, digits")),
+                (("operator", "*"), ("the name of an operator",)),
+                (("coordinator",), ("--host",)),
+                (("coordinator", "--host", "a b"), ("--host", '"a b"', "without a port"))):
+            with self.subTest(arguments):
+                self.refused(self.certs("issue", *arguments, code=INVALID_INPUT), *words)
+        self.certs("issue", "root", "eve", code=USAGE)
+        self.refused(self.certs("rotate", "viewer-nobody", code=NOT_FOUND), "viewer-nobody.pem")
+        self.refused(self.certs("rotate", "ca", code=INVALID_INPUT), "is an authority", "--authority")
+        self.write("certs/ca.key", (self.dir / "viewer-eve.key").read_text())
+        self.refused(self.certs("issue", "viewer", "adam", code=INVALID_INPUT), "the authority's key is not that of its certificate")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
