@@ -30,6 +30,18 @@ absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, c
   return comparison.Take();
 }
 
+absl::StatusOr<std::vector<Proposal>> ProposeNearly(const v1::JobSpec& spec, const Model& model,
+                                                    const Budget& budget, int64_t* compared) {
+  Comparison comparison(spec, model, budget, Search::kTiers);
+  RETURN_IF_ERROR(ForEachLayout(spec, model, budget, Search::kTiers, [&](const v1::Layout& layout) {
+    comparison.Add(layout);
+    return true;
+  }));
+  std::vector<Proposal> nearly = comparison.TakeNearly();
+  *compared += comparison.compared();
+  return nearly;
+}
+
 absl::StatusOr<bool> AnyHopeful(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                 Search search, int64_t* compared) {
   Comparison comparison(spec, model, budget, search);

@@ -39,6 +39,9 @@ class Comparison {
   void Add(v1::Layout layout);
   // Once. REQUIRES: something was added. MoveAndTile(true) is part of it.
   Proposals Take();
+  // Instead of Take(): what does not fit, on the way and with the part away that comes nearest to
+  // the limits, the nearest first.
+  std::vector<Proposal> TakeNearly();
   // Less is tried of the smallest layout alone than of each split's.
   void MoveAndTile(bool of_all_splits);
 
@@ -62,6 +65,12 @@ class Comparison {
   void KeepMovable(const Proposal& one);
   void KeepBesideItsStates(const Proposal& one, const std::string& which);
   void AddMixed(const Proposal& large, const Proposal& next);
+  std::vector<OffloadWay> Ways() const;
+  // All that the way moves away, in the formats that are worth it.
+  std::vector<v1::Layout> Farthest(const Proposal& one, OffloadWay way) const;
+  // With the smallest part away that keeps to the limits.
+  std::optional<Proposal> Moved(const v1::Layout& farthest, OffloadWay way,
+                                const ArenaLimits& limits);
   void AddMoved(bool of_all_splits);
   // Weights that are prefetched for each use in as few bits as products need, or without a copy
   // beside their masters; of what only has to fit also those that stay where their masters do not.

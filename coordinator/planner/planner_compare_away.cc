@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/layout/rules.h"
+#include "coordinator/planner/closed_form_error.h"
 #include "coordinator/planner/estimate_stages.h"
 #include "coordinator/planner/planner_compare.h"
 
@@ -34,12 +37,23 @@ constexpr const char* kBesideStates = " beside its states";
 constexpr const char* kSmallestOfOne = "smallest of one micro-batch";
 // Of those with everything away so many are proposed at last.
 constexpr size_t kAwayMax = 128;
+// Limits times these are what closed forms may say of layouts that fit.
+constexpr double kNearly[] = {1.05, 1.15, kClosedFormLikely};
 
 void KeepSmallest(size_t most, std::vector<Proposal>* proposals) {
   std::stable_sort(proposals->begin(), proposals->end(), [](const Proposal& a, const Proposal& b) {
     return a.memory.total() < b.memory.total();
   });
   if (proposals->size() > most) proposals->resize(most);
+}
+
+ArenaLimits Times(double part, const ArenaLimits& limits) {
+  const auto times = [part](int64_t bytes) {
+    return static_cast<int64_t>(part * static_cast<double>(bytes));
+  };
+  return {.device_bytes = times(limits.device_bytes),
+          .host_bytes = times(limits.host_bytes),
+          .nvme_bytes = times(limits.nvme_bytes)};
 }
 
 }  // namespace
@@ -115,12 +129,35 @@ std::vector<v1::Layout> Comparison::Formats(const v1::Layout& layout, bool all_a
   return formats;
 }
 
-// What does not fit, with as much as is needed elsewhere.
-void Comparison::AddMoved(bool of_all_splits) {
+std::vector<OffloadWay> Comparison::Ways() const {
   std::vector<OffloadWay> ways(std::begin(kHostWays), std::end(kHostWays));
   if (spec_.resources().nvme().paths_size() > 0) {
     ways.insert(ways.end(), std::begin(kNvmeWays), std::end(kNvmeWays));
   }
+  return ways;
+}
+
+std::vector<v1::Layout> Comparison::Farthest(const Proposal& one, OffloadWay way) const {
+  v1::Layout farthest = one.layout;
+  *farthest.mutable_offload() = WithPinned(spec_.layout().offload(), FarthestOffload(way));
+  farthest = Completed(std::move(farthest));
+  ChooseChunks(&farthest);
+  return Formats(farthest, /*all_away=*/false);
+}
+
+std::optional<Proposal> Comparison::Moved(const v1::Layout& farthest, OffloadWay way,
+                                          const ArenaLimits& limits) {
+  ++compared_;
+  auto moved = WithOffload(memory_, farthest, spec_.layout().offload(), way, limits);
+  if (!moved.has_value()) return std::nullopt;
+  Proposal proposal = {
+      .seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved), .way = way};
+  proposal.layout = *std::move(moved);
+  return proposal;
+}
+
+// What does not fit, with as much as is needed elsewhere.
+void Comparison::AddMoved(bool of_all_splits) {
   std::vector<Proposal> smallest_of_splits;
   for (const auto& [key, one] : movable_of_) {
     if (!of_all_splits) break;
@@ -128,23 +165,44 @@ void Comparison::AddMoved(bool of_all_splits) {
   }
   KeepSmallest(kAllMovedMax, &smallest_of_splits);
   for (const Proposal& one : TakeMovable(of_all_splits)) {
-    for (const OffloadWay way : ways) {
-      v1::Layout farthest = one.layout;
-      *farthest.mutable_offload() = WithPinned(spec_.layout().offload(), FarthestOffload(way));
-      farthest = Completed(std::move(farthest));
-      ChooseChunks(&farthest);
-      for (const v1::Layout& layout : Formats(farthest, /*all_away=*/false)) {
-        ++compared_;
-        auto moved = WithOffload(memory_, layout, spec_.layout().offload(), way, limits_);
-        if (!moved.has_value()) continue;
-        Proposal proposal = {
-            .seconds = StepSeconds(*moved), .memory = memory_.Memory(*moved), .way = way};
-        proposal.layout = *std::move(moved);
-        Keep(proposal, /*within=*/true);
+    for (const OffloadWay way : Ways()) {
+      for (const v1::Layout& layout : Farthest(one, way)) {
+        const std::optional<Proposal> moved = Moved(layout, way, limits_);
+        if (moved.has_value()) Keep(*moved, /*within=*/true);
       }
     }
   }
   AddAllMoved(std::move(smallest_of_splits));
+}
+
+std::vector<Proposal> Comparison::TakeNearly() {
+  std::map<std::pair<SplitKey, OffloadWay>, std::pair<double, Proposal>> nearest;
+  for (const Proposal& one : TakeMovable(/*of_all_splits=*/true)) {
+    for (const OffloadWay way : Ways()) {
+      const auto key = std::pair(SplitOf(one.layout), way);
+      for (const v1::Layout& layout : Farthest(one, way)) {
+        for (const double part : kNearly) {
+          const auto best = nearest.find(key);
+          if (best != nearest.end() && part > best->second.first) break;
+          const std::optional<Proposal> moved = Moved(layout, way, Times(part, limits_));
+          if (!moved.has_value()) continue;
+          if (best == nearest.end() || part < best->second.first ||
+              Faster(*moved, best->second.second)) {
+            nearest.insert_or_assign(key, std::pair(part, *moved));
+          }
+          break;
+        }
+      }
+    }
+  }
+  std::vector<std::pair<double, Proposal>> order;
+  for (auto& [key, one] : nearest) order.push_back(std::move(one));
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::tuple(a.first, a.second.seconds) < std::tuple(b.first, b.second.seconds);
+  });
+  std::vector<Proposal> nearly;
+  for (auto& [part, one] : order) nearly.push_back(std::move(one));
+  return nearly;
 }
 
 // The smallest of each split with everything away, with blocks recomputed and with nothing: if

@@ -98,7 +98,9 @@ class LayoutSearch {
     RETURN_IF_ERROR(TryKinds(seconds_max));
     if (options_.first_fit && (trial_.fits() || !options_.last_resorts)) return absl::OkStatus();
     if (!trial_.fits()) {
-      RETURN_IF_ERROR(trial_.TryInTurn(All(wide_.plainer), kPlainerInstructionsMax));
+      RETURN_IF_ERROR(TryNearly());
+      if (!trial_.fits())
+        RETURN_IF_ERROR(trial_.TryInTurn(All(wide_.plainer), kPlainerInstructionsMax));
       RETURN_IF_ERROR(TryAcrossNodes(search));
     }
     if (options_.first_fit) return absl::OkStatus();
@@ -107,6 +109,18 @@ class LayoutSearch {
                                           kPromisingInstructionsMax));
     }
     return trial_.TryAny(All(wide_.best));
+  }
+
+  // Of those that need another tier what is left free decides how much is away, and where two tiers
+  // are nearly full the closed form may leave nothing to choose.
+  absl::Status TryNearly() {
+    if (!OffersTiers(spec_)) return absl::OkStatus();
+    int64_t compared = 0;
+    const auto nearly = ProposeNearly(spec_, model_, budget_, &compared);
+    found_.candidates += compared;
+    cost_.compared += compared;
+    RETURN_IF_ERROR(nearly.status());
+    return trial_.TryInTurn(All(*nearly), kNearlyInstructionsMax);
   }
 
   // Tensor parallelism between nodes is slow, so that it is not compared with others; but it makes

@@ -24,6 +24,9 @@ namespace terrace {
 // Where nothing fits no more instructions are compiled to find that out.
 inline constexpr int64_t kUnfitInstructionsMax = 240'000;
 
+// And so many for layouts that closed forms call a little too large.
+inline constexpr int64_t kNearlyInstructionsMax = 360'000;
+
 // And so many for the plainest layouts of each split of the ranks, before the job is refused.
 inline constexpr int64_t kPlainerInstructionsMax = 360'000;
 

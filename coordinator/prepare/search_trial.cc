@@ -183,7 +183,6 @@ bool Trial::fits() const {
 absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, LayoutKind kind,
                                                   bool adjust) {
   std::vector<int64_t> targets;
-  ArenaLimits limits = Limits();
   const bool movable = adjust && !must_ && proposal.way.has_value();
   std::optional<v1::Layout> layout = Fitted(proposal, &targets);
   for (int corrections = 0; layout.has_value() && !Known(*layout); ++corrections) {
@@ -207,7 +206,7 @@ absl::StatusOr<std::optional<bool>> Trial::TryOne(const Proposal& proposal, Layo
     layout.reset();
     if (!one->fits && adjustable) layout = Corrected(*one, &targets);
     if (!one->fits && !layout.has_value() && movable && corrections < kCorrectionsMax) {
-      layout = MovedMore(*one, *proposal.way, &limits);
+      layout = MovedMore(*one, *proposal.way);
     }
     if (layout.has_value() && Affordable(*layout)) continue;
     if (layout.has_value()) all_tried_ = false;
@@ -268,18 +267,18 @@ std::optional<v1::Layout> Trial::Fitted(const Proposal& proposal,
   return WithOffload(memory_, proposal.layout, spec_.layout().offload(), *proposal.way, limits);
 }
 
-std::optional<v1::Layout> Trial::MovedMore(const Evaluated& one, OffloadWay way,
-                                           ArenaLimits* limits) const {
+std::optional<v1::Layout> Trial::MovedMore(const Evaluated& one, OffloadWay way) const {
   const MemoryEstimate estimate = memory_.Memory(one.layout);
   const TierLimits tiers = LimitsOf(spec_);
-  const auto lower = [](int64_t bytes, int64_t limit, int64_t estimated, int64_t* target) {
-    if (limit > 0 && bytes > limit)
-      *target = std::max<int64_t>(1, std::min(*target, estimated) - (bytes - limit));
+  // The limit as the closed form would say it of such a layout: it may be off either way.
+  const auto as_estimated = [](int64_t bytes, int64_t limit, int64_t estimated) {
+    return limit == 0 ? 0 : std::max<int64_t>(1, estimated + limit - bytes);
   };
-  lower(one.device_bytes, budget_.device_memory_bytes, estimate.total(), &limits->device_bytes);
-  lower(one.host_bytes, tiers.host_bytes, estimate.host_bytes, &limits->host_bytes);
-  lower(one.nvme_bytes, tiers.nvme_bytes, estimate.nvme_bytes, &limits->nvme_bytes);
-  return WithOffload(memory_, one.layout, spec_.layout().offload(), way, *limits);
+  const ArenaLimits limits = {
+      .device_bytes = as_estimated(one.device_bytes, budget_.device_memory_bytes, estimate.total()),
+      .host_bytes = as_estimated(one.host_bytes, tiers.host_bytes, estimate.host_bytes),
+      .nvme_bytes = as_estimated(one.nvme_bytes, tiers.nvme_bytes, estimate.nvme_bytes)};
+  return WithOffload(memory_, one.layout, spec_.layout().offload(), way, limits);
 }
 
 ArenaLimits Trial::Limits() const {

@@ -94,9 +94,9 @@ class Trial {
   std::optional<v1::Layout> Fitted(const Proposal& proposal, std::vector<int64_t>* targets) const;
   // With less for each stage that is over its bytes; nothing when all is recomputed already.
   std::optional<v1::Layout> Corrected(const Evaluated& one, std::vector<int64_t>* targets) const;
-  // With more elsewhere, by what each tier has too much.
-  std::optional<v1::Layout> MovedMore(const Evaluated& one, OffloadWay way,
-                                      ArenaLimits* limits) const;
+  // With as much elsewhere as each tier has room for, by what this one needs of it; nothing when
+  // that is not enough.
+  std::optional<v1::Layout> MovedMore(const Evaluated& one, OffloadWay way) const;
   double LengthOf(const v1::Layout& layout) const;  // by closed form
   // By that and by how far it was off with such layouts.
   int64_t InstructionsFor(const v1::Layout& layout) const;

@@ -221,6 +221,73 @@ v1::Layout ChosenWithMemoryOf(const v1::JobSpec& pinned, v1::JobSpec open, Budge
   return chosen.layout;
 }
 
+// "host", "device 25 % + nvme 75 %".
+v1::TierShares SharesOf(std::string_view words) {
+  v1::TierShares shares;
+  for (const absl::string_view part : absl::StrSplit(Absl(words), " + ")) {
+    const std::vector<std::string> word = absl::StrSplit(part, ' ');
+    const double share = word.size() > 1 ? std::stod(word[1]) / 100 : 1;
+    if (word[0] == "host") shares.set_host(share);
+    if (word[0] == "nvme") shares.set_nvme(share);
+    if (word[0] == "device") shares.set_device(share);
+  }
+  return shares;
+}
+
+// Two tiers are nearly full then, and the closed form, which is a few percent too high, has no
+// share for either that it calls small enough.
+TEST(AutoFitsTest, WhatAPlanNeedsIsEnoughForIt) {
+  struct Case {
+    const char* preset;
+    const char* cluster;
+    int64_t sequence, batch;
+    v1::LayoutSpec layout;
+  };
+  v1::LayoutSpec activations;  // leave the device, shared with the host
+  activations.set_tp(1);
+  activations.set_pp(2);
+  activations.set_cp(1);
+  activations.set_dp(4);
+  activations.set_zero(2);
+  activations.set_micro_batch(4);
+  activations.set_recompute("selective");
+  activations.set_schedule("1f1b");
+  v1::LayoutSpec beside_states = activations;
+  beside_states.set_pp(1);
+  beside_states.set_dp(16);
+  beside_states.set_zero(3);
+  beside_states.set_micro_batch(1);
+  beside_states.set_schedule("breadth_first");
+  *beside_states.mutable_offload()->mutable_optimizer() = SharesOf("device 50 % + nvme 50 %");
+  *beside_states.mutable_offload()->mutable_parameter() = SharesOf("device 75 % + host 25 %");
+  for (const Case& c : {Case{"llama-2-7b", "h100x8:1", 4096, 32, activations},
+                        Case{"qwen2.5-72b", "h100x8:2", 2048, 16, beside_states}}) {
+    v1::JobSpec spec =
+        OpenSpec(std::string(FindPreset(c.preset)->config_json), c.sequence, c.batch);
+    spec.mutable_train()->set_precision("fp32");
+    spec.mutable_resources()->set_host_memory(int64_t{200} << 30);
+    spec.mutable_resources()->mutable_nvme()->add_paths("/nvme");
+    const auto cluster = ParseCluster(c.cluster);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
+    *spec.mutable_layout() = c.layout;
+    Budget budget = WhatIfBudget(spec, *cluster);
+    const auto ample = SearchLayouts(spec, *ReadModel(spec), budget);
+    ASSERT_TRUE(ample.ok()) << ample.status();
+    const Evaluated& needs = ample->evaluated.front();
+    ASSERT_TRUE(needs.fits);
+    const auto limit = [](int64_t bytes) { return bytes + bytes / 100; };
+    budget.device_memory_bytes = limit(needs.device_bytes);
+    spec.mutable_resources()->set_device_memory(budget.device_memory_bytes);
+    spec.mutable_resources()->set_host_memory(limit(needs.host_bytes));
+    const auto searched = SearchLayouts(spec, *ReadModel(spec), budget);
+    ASSERT_TRUE(searched.ok()) << searched.status();
+    EXPECT_TRUE(searched->evaluated.front().fits)
+        << c.preset << ", device " << budget.device_memory_bytes << ", host "
+        << limit(needs.host_bytes) << ": with more of both " << LayoutText(needs.layout);
+  }
+}
+
 // For two nodes of one device. A layer and an embedding are too large for a rank alone, whichever
 // way they are brought.
 v1::JobSpec WideEmbedding() {
@@ -288,19 +355,6 @@ TEST(AutoFitsTest, WeightsInSixteenBitsMayStayWhereTheirMastersDoNot) {
   layout->set_micro_batch(1);
   const v1::Layout chosen = ChosenWithMemoryOf(pinned, spec, WhatIfBudget(spec, *cluster));
   EXPECT_EQ(chosen.parameter_format(), "bf16");
-}
-
-// "host", "device 25 % + nvme 75 %".
-v1::TierShares SharesOf(std::string_view words) {
-  v1::TierShares shares;
-  for (const absl::string_view part : absl::StrSplit(Absl(words), " + ")) {
-    const std::vector<std::string> word = absl::StrSplit(part, ' ');
-    const double share = word.size() > 1 ? std::stod(word[1]) / 100 : 1;
-    if (word[0] == "host") shares.set_host(share);
-    if (word[0] == "nvme") shares.set_nvme(share);
-    if (word[0] == "device") shares.set_device(share);
-  }
-  return shares;
 }
 
 // Sets what a refusal advises, as a user would.
