@@ -178,10 +178,14 @@ std::string WhyNoContinuation(const std::string& checkpoint, const std::vector<S
                               const v1::JobSpec& now) {
   const std::string breaking = DescribeChanges(changes, /*breaking_only=*/true);
   if (breaking.empty() || now.checkpoint().resume() == "always") return "";
+  const bool other_model = std::any_of(
+      changes.begin(), changes.end(),
+      [](const SpecChange& change) { return change.breaks && change.key.starts_with("model."); });
   return absl::StrCat("cannot resume from ", checkpoint, ": the job has changed since, ", breaking,
                       ", so that its numbers would be no continuation; name another "
                       "checkpoint.directory, or set checkpoint.resume: always to go on from there "
-                      "all the same");
+                      "all the same",
+                      other_model ? ", where all tensors keep their shapes" : "");
 }
 
 }  // namespace terrace

@@ -16,7 +16,7 @@ std::vector<SpecKey> JobKeys() {
        0,
        {},
        "",
-       "Folder of the checkpoints; without it checkpoints/<name> beside the spec"},
+       "Folder of the checkpoints, not one of them; without it checkpoints/<name> beside the spec"},
       {"checkpoint.every_steps",
        kInteger,
        "0",

@@ -207,7 +207,30 @@ void ValidateNvme(SpecReader& reader, const v1::JobSpec& spec) {
   }
 }
 
+// One that the job of that directory removes with its own old ones, and finds no older ones in.
+void ValidateDirectory(SpecReader& reader, const std::string& directory) {
+  constexpr std::string_view kStep = "step-";
+  constexpr size_t kDigits = 8;
+  const std::filesystem::path path(directory);
+  std::filesystem::path above;
+  for (const std::filesystem::path& part : path) {
+    const std::string name = part.string();
+    const bool is_step = name.size() >= kStep.size() + kDigits && name.starts_with(kStep) &&
+                         std::all_of(name.begin() + kStep.size(), name.end(),
+                                     [](unsigned char c) { return std::isdigit(c); });
+    if (is_step) {
+      reader.Problem(
+          "checkpoint.directory", directory,
+          absl::StrCat("the folder that holds checkpoints, while ", name, " is the name of one"),
+          above.string());
+      return;
+    }
+    above /= part;
+  }
+}
+
 void ValidateCheckpoint(SpecReader& reader, const v1::CheckpointSpec& checkpoint) {
+  ValidateDirectory(reader, checkpoint.directory());
   if (checkpoint.save() != "never" || checkpoint.every_steps() == 0) return;
   reader.Problem("checkpoint.every_steps", absl::StrCat(checkpoint.every_steps()),
                  "left out with checkpoint.save never", "checkpoint.save auto");

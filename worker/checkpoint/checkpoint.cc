@@ -19,11 +19,9 @@ namespace fs = std::filesystem;
 
 absl::Status CheckSizes(std::string_view path, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
-    std::error_code error;
-    const uintmax_t bytes = fs::file_size(PathIn(path, file.name), error);
-    if (error) return FileError(error.value(), "read", PathIn(path, file.name));
-    if (bytes != static_cast<uintmax_t>(file.bytes)) {
-      return absl::DataLossError(absl::StrCat(PathIn(path, file.name), " has ", bytes,
+    ASSIGN_OR_RETURN(const OpenFile open, OpenRegularFile(PathIn(path, file.name)));
+    if (open.bytes != file.bytes) {
+      return absl::DataLossError(absl::StrCat(PathIn(path, file.name), " has ", open.bytes,
                                               " bytes, the manifest says ", file.bytes));
     }
   }
@@ -87,10 +85,10 @@ absl::StatusOr<WholeCheckpoint> NewestWholeCheckpoint(std::string_view directory
   if (found.passed_over.empty()) {
     return absl::NotFoundError(absl::StrCat("no checkpoint in ", Absl(directory)));
   }
-  return absl::DataLossError(absl::StrCat(
-      "every checkpoint in ", Absl(directory), " is damaged, the newest so: ",
-      found.passed_over.front().problem,
-      "; restore a copy, or move them away to train from the beginning"));
+  return absl::DataLossError(
+      absl::StrCat("every checkpoint in ", Absl(directory),
+                   " is damaged, the newest so: ", found.passed_over.front().problem,
+                   "; restore a copy, or move them away to train from the beginning"));
 }
 
 absl::Status VerifyCheckpoint(std::string_view path) {

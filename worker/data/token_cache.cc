@@ -231,7 +231,10 @@ absl::StatusOr<CachedTokens> OpenTokenCache(const TokenCacheRequest& request,
     return *std::move(cached);
   }
 
-  RETURN_IF_ERROR(MakeDirectories(request.folder));
+  if (const absl::Status made = MakeDirectories(request.folder); !made.ok()) {
+    return absl::Status(made.code(),
+                        absl::StrCat(made.message(), "; name another folder with data.cache"));
+  }
   ASSIGN_OR_RETURN(const UniqueFd lock,
                    LockWithProgress(absl::StrCat(name.path, ".lock"), request, progress));
   if (std::optional<CachedTokens> cached = TryOpen(request, name, source)) {

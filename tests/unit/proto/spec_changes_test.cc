@@ -83,5 +83,17 @@ TEST(SpecChangesTest, AnotherModelOrOtherSamplesAreNoContinuation) {
             "train.global_batch from 8 to 16");
 }
 
+// Where it is of other shapes `always` does not help.
+TEST(SpecChangesTest, WhatGoesOnAllTheSameIsSaidForAnotherModelToo) {
+  const auto way_out = [](const v1::JobSpec& now) {
+    return WhyNoContinuation("/ck/step-00000002", SpecChanges(Spec(), now), now);
+  };
+  v1::JobSpec now = Spec();
+  now.mutable_train()->set_global_batch(16);
+  EXPECT_TRUE(way_out(now).ends_with("go on from there all the same")) << way_out(now);
+  now.mutable_model()->set_config_json(R"({"n_embd": 64})");
+  EXPECT_TRUE(way_out(now).ends_with("all the same, where all tensors keep their shapes"));
+}
+
 }  // namespace
 }  // namespace terrace

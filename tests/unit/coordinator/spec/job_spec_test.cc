@@ -228,6 +228,17 @@ TEST(JobSpecTest, AJobThatSavesNeverHasNoStepsToSaveAfter) {
                         "never"));
 }
 
+TEST(JobSpecTest, ACheckpointIsNoDirectoryOfCheckpoints) {
+  for (const char* inside : {"", "/", "/more"}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "checkpoint: {directory: /ck/a/step-00000050",
+                                     inside, "}\n")),
+                HasSubstr("must be the folder that holds checkpoints, while step-00000050 is the "
+                          "name of one; try /ck/a"));
+  }
+  EXPECT_TRUE(
+      ParseJobSpec(absl::StrCat(kMinimal, "checkpoint: {directory: /ck/step-2}\n"), "/x").ok());
+}
+
 TEST(JobSpecTest, OnlyFp16HasALossScale) {
   for (const char* precision : {"fp32", "bf16", "fp8"}) {
     std::string text(kMinimal);

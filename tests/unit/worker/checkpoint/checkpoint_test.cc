@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -87,6 +89,15 @@ TEST_F(CheckpointTest, TheNewestIsTheNewestWholeOne) {
   const CheckpointInfo damaged = ListCheckpoints(folder_.path()).value()[1];
   EXPECT_FALSE(damaged.complete);
   EXPECT_THAT(damaged.problem, HasSubstr("has 100 bytes"));
+}
+
+TEST_F(CheckpointTest, WhatIsNoFileIsNamedWithWhatItIs) {
+  const std::string file = Write(1).value().path + "/model.safetensors";
+  std::filesystem::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  const CheckpointInfo damaged = ListCheckpoints(folder_.path()).value()[0];
+  EXPECT_FALSE(damaged.complete);
+  EXPECT_THAT(damaged.problem, HasSubstr(file + ": it is a FIFO"));
 }
 
 TEST_F(CheckpointTest, PruningCountsOnlyWholeOnes) {

@@ -41,6 +41,12 @@ std::string LlmcHeaderText(int32_t magic, int32_t version, int32_t count) {
   return std::string(reinterpret_cast<const char*>(header), sizeof(header));
 }
 
+TEST_F(TokenDatasetTest, AFolderForTheCacheThatCannotBeMadeIsNamedByItsKey) {
+  spec_.add_train(Put("t.txt", Letters(20)));
+  spec_.set_cache(Put("occupied", "") + "/cache");
+  EXPECT_THAT(OpenError(), HasSubstr("name another folder with data.cache"));
+}
+
 TEST_F(TokenDatasetTest, LlmcHeadersTellTheWidth) {
   std::vector<uint16_t> narrow(17, 5);
   std::vector<uint32_t> wide(17, 200);
