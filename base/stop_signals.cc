@@ -11,33 +11,48 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace terrace {
 
 absl::StatusOr<StopSignals> StopSignals::Block(bool watch_parent) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
   StopSignals stop;
-  stop.signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC));
-  if (!stop.signals_.valid()) return absl::ErrnoToStatus(errno, "signalfd");
+  RETURN_IF_ERROR(stop.Take({SIGTERM, SIGINT}));
   if (!watch_parent) return stop;
   stop.parent_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
   if (!stop.parent_.valid()) return absl::ErrnoToStatus(errno, "cannot watch the parent process");
   return stop;
 }
 
-std::string StopSignals::Wait() {
+absl::Status StopSignals::AlsoReload() { return Take({SIGTERM, SIGINT, SIGHUP}); }
+
+absl::Status StopSignals::Take(std::initializer_list<int> signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC));
+  return signals_.valid() ? absl::OkStatus() : absl::ErrnoToStatus(errno, "signalfd");
+}
+
+std::string StopSignals::Wait(const std::function<void()>& reload) {
+  while (true) {
+    const int signal = WaitForOne();
+    if (signal == 0) return "the parent process has ended";
+    if (signal != SIGHUP) return absl::StrCat("signal ", signal);
+    if (reload) reload();
+  }
+}
+
+int StopSignals::WaitForOne() {
   pollfd fds[2] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
                    {.fd = parent_.get(), .events = POLLIN, .revents = 0}};  // -1 is ignored
   while (poll(fds, 2, -1) < 0 && errno == EINTR) {
   }
-  if (fds[0].revents == 0) return "the parent process has ended";
+  if (fds[0].revents == 0) return 0;
   signalfd_siginfo info{};
-  if (read(signals_.get(), &info, sizeof info) != sizeof info) return "a signal";
-  return absl::StrCat("signal ", info.ssi_signo);
+  if (read(signals_.get(), &info, sizeof info) != sizeof info) return SIGTERM;
+  return static_cast<int>(info.ssi_signo);
 }
 
 }  // namespace terrace

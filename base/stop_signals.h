@@ -1,12 +1,16 @@
-// Waits for the end that others ask for: SIGTERM, SIGINT, or the death of the parent process.
+// Waits for the end that others ask for: SIGTERM, SIGINT, or the death of the parent process; and,
+// for a service, for SIGHUP, which asks it to read its files again.
 //
 // Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+#include <initializer_list>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
 
@@ -18,10 +22,16 @@ class StopSignals {
   // exists.
   static absl::StatusOr<StopSignals> Block(bool watch_parent);
 
-  // Blocks until one comes. Returns what it was, for the log.
-  std::string Wait();
+  // From now on SIGHUP is blocked too. Call with Block().
+  absl::Status AlsoReload();
+
+  // Blocks until one comes. Returns what it was, for the log. `reload` is called for each SIGHUP.
+  std::string Wait(const std::function<void()>& reload = nullptr);
 
  private:
+  absl::Status Take(std::initializer_list<int> signals);
+  int WaitForOne();  // 0: the parent process has ended
+
   UniqueFd signals_;
   UniqueFd parent_;  // a pidfd; invalid: not watched
 };
