@@ -205,4 +205,21 @@ absl::StatusOr<std::vector<CertificateFile>> CertificateFolder::List() const {
   return files;
 }
 
+absl::StatusOr<std::string> AddToken(const std::string& path, const TokenHolder& holder) {
+  RETURN_IF_ERROR(CheckGrant(holder.grant));
+  ASSIGN_OR_RETURN(const UniqueFd lock, LockFile(path + ".lock", kLockMs));
+  std::string text;
+  if (Exists(path)) {
+    ASSIGN_OR_RETURN(text, ReadTextFile(path, kPemBytesMax));
+    const absl::Status parsed = Tokens::Parse(text).status();
+    if (!parsed.ok()) {
+      return absl::Status(parsed.code(), absl::StrCat("--tokens: ", path, ": ", parsed.message()));
+    }
+    if (!text.empty() && text.back() != '\n') text += '\n';
+  }
+  ASSIGN_OR_RETURN(std::string token, MakeToken());
+  RETURN_IF_ERROR(Replace(path, text + TokenLine(token, holder), 0600));
+  return token;
+}
+
 }  // namespace terrace

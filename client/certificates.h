@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/tls/authority.h"
+#include "base/tls/tokens.h"
 
 namespace terrace {
 
@@ -53,5 +54,9 @@ class CertificateFolder {
   const std::string path_;
   const absl::Time now_;
 };
+
+// A new token, whose hash is added to the file at `path`, for its owner only where there is none.
+// INVALID_ARGUMENT: a name that cannot be, or a file that is none of tokens.
+absl::StatusOr<std::string> AddToken(const std::string& path, const TokenHolder& holder);
 
 }  // namespace terrace

@@ -3,20 +3,24 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/dial_failure.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/tls/files.h"
 #include "base/utf8.h"
 #include "client/waiting.h"
+#include "proto/unknown_call.h"
 #include "proto/v1/drain.grpc.pb.h"
 #include "proto/v1/evaluation.grpc.pb.h"
 #include "proto/v1/hold.grpc.pb.h"
@@ -33,6 +37,7 @@ constexpr int kPingMs = 10'000;              // the coordinator allows one every
 constexpr int kMaxMessageBytes = 256 << 20;  // explain returns whole programs
 // An error travels in the trailers, three bytes for each that is not plain ASCII (base/utf8.h).
 constexpr int kMaxErrorBytes = 64 << 10;
+constexpr int64_t kTokenBytesMax = 4096;
 constexpr size_t kSaidBytesMax = 200;
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
@@ -42,6 +47,10 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
     return absl::InvalidArgumentError(
         "--tls-cert and --tls-key go together, and with --tls-ca: both sides prove who they are");
   }
+  if (options.tls_ca.empty() && !options.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--token-file: a token is sent over TLS only; give --tls-ca too");
+  }
   if (options.tls_ca.empty()) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions ssl;
   ASSIGN_OR_RETURN(TlsFiles files,
@@ -49,7 +58,17 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
   ssl.pem_root_certs = std::move(files.ca);
   ssl.pem_cert_chain = std::move(files.cert);
   ssl.pem_private_key = std::move(files.key);
-  return grpc::SslCredentials(ssl);
+  if (options.token_file.empty()) return grpc::SslCredentials(ssl);
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.token_file, kTokenBytesMax));
+  const std::string token(absl::StripAsciiWhitespace(text));
+  const auto is_visible = [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); };
+  if (token.empty() || !std::all_of(token.begin(), token.end(), is_visible)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token-file: ", options.token_file,
+                     " must hold one line with a token, as `terrace certs token` prints it"));
+  }
+  return grpc::CompositeChannelCredentials(grpc::SslCredentials(ssl),
+                                           grpc::AccessTokenCredentials(token));
 }
 
 Dialed DialedWith(const GlobalOptions& options) {
@@ -226,7 +245,7 @@ class GrpcConnection final : public Connection {
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
       // A coordinator says nothing more of a call that it does not know; others do ("404").
-      if (const std::string said = status.error_message(); !said.empty()) {
+      if (const std::string said = status.error_message(); !said.empty() && said != kUnknownCall) {
         return absl::UnavailableError(
             absl::StrCat("no coordinator answers at ", address_, ", but something else does (",
                          CleanLine(said, kSaidBytesMax),
@@ -243,7 +262,13 @@ class GrpcConnection final : public Connection {
           absl::StrCat("no coordinator answers at ", address_, ": ",
                        ExplainDialFailure(status.error_message(), dialed_)));
     }
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    const auto code = static_cast<absl::StatusCode>(status.error_code());
+    const bool refused =
+        code == absl::StatusCode::kUnauthenticated || code == absl::StatusCode::kPermissionDenied;
+    return absl::Status(
+        code, absl::StrCat(
+                  refused ? absl::StrCat("the coordinator at ", address_, " refuses this: ") : "",
+                  status.error_message()));
   }
 
   const std::string address_;

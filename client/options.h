@@ -19,6 +19,7 @@ struct GlobalOptions {
   bool coordinator_given = false;  // by flag or TERRACE_COORDINATOR
   Output output = Output::kTable;
   std::string tls_ca, tls_cert, tls_key;  // paths; empty tls_ca: no TLS
+  std::string token_file;                 // empty: no token
 
   bool json() const { return output == Output::kJson; }
 };
@@ -119,7 +120,7 @@ struct GenerateOptions {
   int64_t seed = 1;
 };
 struct CertsOptions {
-  enum Action { kInit, kIssue, kRotate, kList };
+  enum Action { kInit, kIssue, kRotate, kList, kToken };
   Action action = kList;
   std::string directory = "certs";
   std::string role;  // "coordinator" or a role of people and workers
@@ -133,6 +134,7 @@ struct CertsOptions {
   int64_t within_days = 0;  // 0: however long they are valid
   bool authority = false;
   bool forget_old = false;
+  std::string tokens;  // of token: the file that it is added to
 };
 struct ToolOptions {
   std::vector<std::string> arguments;  // for terrace-rank, the tool's name first

@@ -162,6 +162,29 @@ int Rotate(const GlobalOptions& global, const CertsOptions& options,
   return 0;
 }
 
+// Prints the token, which is nowhere else, and adds its hash to the file.
+int Token(const GlobalOptions& global, const CertsOptions& options) {
+  TokenHolder holder{.grant = {.role = *RoleNamed(options.role), .name = options.name}};
+  if (options.days > 0) holder.end = absl::Now() + Days(options.days);
+  const auto token = AddToken(options.tokens, holder);
+  if (!token.ok()) return Fail(global, token.status());
+  if (global.json()) {
+    std::printf("%s\n", nlohmann::json{{"token", *token},
+                                       {"role", options.role},
+                                       {"name", options.name},
+                                       {"tokens", options.tokens}}
+                            .dump(2)
+                            .c_str());
+    return 0;
+  }
+  std::printf("%s\n", token->c_str());
+  std::fprintf(stderr,
+               "its hash is in %s now; the coordinator reads it on SIGHUP, and %s keeps the token "
+               "in a file for --token-file\n",
+               options.tokens.c_str(), options.name.c_str());
+  return 0;
+}
+
 }  // namespace
 
 int CertsCommand(const GlobalOptions& global, const CertsOptions& options) {
@@ -180,6 +203,8 @@ int CertsCommand(const GlobalOptions& global, const CertsOptions& options) {
     }
     case CertsOptions::kRotate:
       return Rotate(global, options, folder);
+    case CertsOptions::kToken:
+      return Token(global, options);
     case CertsOptions::kList: {
       const auto files = folder.List();
       if (!files.ok()) return Fail(global, files.status());

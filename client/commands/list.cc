@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,15 +25,27 @@ int ListCommand(const GlobalOptions& global, const ListOptions& options) {
     return 0;
   }
   const int64_t now_ms = SystemClock().UnixMillis();
-  Table table({"JOB", "STATE", "REASON", "STEP", "LOSS", "TOKENS/S", "RANKS", "RESTARTS", "AGE"});
+  const auto& all = jobs->jobs();
+  const bool owned =
+      std::any_of(all.begin(), all.end(), [](const v1::Job& job) { return !job.owner().empty(); });
+  std::vector<std::string> headers = {"JOB",      "STATE", "REASON",   "STEP", "LOSS",
+                                      "TOKENS/S", "RANKS", "RESTARTS", "AGE"};
+  if (owned) headers.emplace_back("OWNER");
+  Table table(headers);
   for (const v1::Job& job : jobs->jobs()) {
     const v1::Progress& progress = job.progress();
-    table.Add({job.id(), std::string(StateName(job.state())), ReasonName(job.reason()),
-               absl::StrCat(progress.step(), "/", job.spec().train().steps()),
-               HasStepped(progress) ? absl::StrFormat("%.4f", progress.loss()) : "-",
-               HasStepped(progress) ? FormatCount(progress.tokens_per_second()) : "-",
-               absl::StrCat(job.plan().layout().ranks()), absl::StrCat(job.restarts()),
-               FormatAge(job.submitted_unix_ms(), now_ms)});
+    std::vector<std::string> cells = {
+        job.id(),
+        std::string(StateName(job.state())),
+        ReasonName(job.reason()),
+        absl::StrCat(progress.step(), "/", job.spec().train().steps()),
+        HasStepped(progress) ? absl::StrFormat("%.4f", progress.loss()) : "-",
+        HasStepped(progress) ? FormatCount(progress.tokens_per_second()) : "-",
+        absl::StrCat(job.plan().layout().ranks()),
+        absl::StrCat(job.restarts()),
+        FormatAge(job.submitted_unix_ms(), now_ms)};
+    if (owned) cells.push_back(job.owner().empty() ? "-" : job.owner());
+    table.Add(std::move(cells));
   }
   std::fputs(table.ToString().c_str(), stdout);
   if (jobs->jobs().empty() && !options.all)

@@ -100,6 +100,8 @@ class CommandLine {
     app_.add_option("--tls-ca", global_.tls_ca, "Certificate authority of the coordinator (PEM)");
     app_.add_option("--tls-cert", global_.tls_cert, "Own certificate (PEM)");
     app_.add_option("--tls-key", global_.tls_key, "Own private key (PEM)");
+    app_.add_option("--token-file", global_.token_file, "File with own token, instead of those two")
+        ->envname("TERRACE_TOKEN_FILE");
   }
 
   static void AddBy(CLI::App* command, std::string& by) {
@@ -447,6 +449,23 @@ class CommandLine {
     authority->excludes(all)->excludes(forget);
     forget->excludes(all);
     AddDays(rotate, kCertificateDays);
+
+    CLI::App* token = certs->add_subcommand(
+        "token", "Make a token of a person, who shows it instead of a certificate");
+    token->add_option("role", certs_.role, "submitter, operator or viewer")
+        ->required()
+        ->check(CLI::IsMember({"submitter", "operator", "viewer"}));
+    token->add_option("name", certs_.name, "Of the person")->required();
+    token
+        ->add_option("--tokens", certs_.tokens,
+                     "File of the coordinator's --tokens, to which its hash is added")
+        ->required();
+    token->add_option("--days", certs_.days, "How long it is valid; without it until it is removed")
+        ->check(CLI::Range(int64_t{1}, int64_t{36'500}));
+    On(token, [this] {
+      certs_.action = CertsOptions::kToken;
+      return CertsCommand(global_, certs_);
+    });
 
     AddCertsAction(certs, "ls", "List the certificates of a folder", CertsOptions::kList);
   }

@@ -95,7 +95,8 @@ void PrintStatus(const v1::Job& job) {
   Line("state", state);
   Line("message", job.message());
   PrintHang(job, now_ms);
-  Line("submitted", FormatAge(job.submitted_unix_ms(), now_ms) + " ago");
+  Line("submitted", FormatAge(job.submitted_unix_ms(), now_ms) + " ago" +
+                        (job.owner().empty() ? "" : " by " + job.owner()));
   if (job.state() == v1::PAUSED) Line("paused", FormatAge(job.paused_unix_ms(), now_ms) + " ago");
   Line("step", absl::StrCat(progress.step(), " of ", job.spec().train().steps()));
   if (HasStepped(progress)) {

@@ -175,6 +175,10 @@ void AddServe(CLI::App& app, ServeOptions& serve) {
   app.add_option("--tls-cert", serve.tls_cert, "PEM certificate of this coordinator");
   app.add_option("--tls-key", serve.tls_key, "PEM key of this coordinator");
   app.add_option("--tls-ca", serve.tls_ca, "PEM certificates of who signs clients and workers");
+  app.add_option("--tokens", serve.tokens,
+                 "file of people's tokens, as `terrace certs token` writes it");
+  app.add_option("--audit-log", serve.audit_log,
+                 "file of the calls that changed something; audit.jsonl in the state directory");
   app.add_flag("--insecure", serve.insecure, "listen off loopback without TLS");
   app.add_flag("--exit-with-parent", serve.exit_with_parent, "end when the parent process ends");
   app.add_option("--plan-seconds", serve.plan_seconds, "that one plan may take")

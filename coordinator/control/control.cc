@@ -233,9 +233,9 @@ void Control::StopLog(uint64_t id) {
   log_readers_.erase(found);
 }
 
-void Control::LogArrived(const v1::LogText& text) {
+void Control::LogArrived(std::string_view worker, const v1::LogText& text) {
   auto found = log_readers_.find(text.request());
-  if (found != log_readers_.end()) found->second.sink(text);
+  if (found != log_readers_.end() && found->second.worker == worker) found->second.sink(text);
 }
 
 }  // namespace terrace

@@ -83,7 +83,8 @@ class Control final : public ControlPorts {
   using LogSink = std::function<void(const v1::LogText&)>;
   absl::StatusOr<uint64_t> ReadLog(const v1::LogsRequest& request, LogSink sink);
   void StopLog(uint64_t id);
-  void LogArrived(const v1::LogText& text);
+  // Ignored unless it was asked of that worker.
+  void LogArrived(std::string_view worker, const v1::LogText& text);
 
   // ControlPorts.
   void Send(std::string_view worker, const v1::CoordinatorMessage& message) override;

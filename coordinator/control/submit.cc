@@ -166,23 +166,23 @@ Budget BudgetOfSpec(const v1::JobSpec& spec) {
   return budget;
 }
 
-void Submit(Control& control, const v1::SubmitRequest& request, Admission admission,
+void Submit(Control& control, const v1::SubmitRequest& request, const SubmitAs& as,
             std::function<bool()> abandoned, std::function<void(absl::StatusOr<v1::Job>)> done) {
   auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
   pipeline->to_train = !request.dry_run();
-  pipeline->done = [pipe = pipeline.get(), &control, admission, dry_run = request.dry_run(),
+  pipeline->done = [pipe = pipeline.get(), &control, as, dry_run = request.dry_run(),
                     done = std::move(done)](Answer planned) {
     if (!planned.ok()) return done(planned.status());
     if (dry_run) return done(DryJob(pipe->spec, planned->plan()));
     if (pipe->placeable) {
-      return done(
-          control.reconciler().Submit(pipe->spec, PlannedOf(std::move(planned)), admission));
+      return done(control.reconciler().Submit(pipe->spec, PlannedOf(std::move(planned)),
+                                              as.admission, as.owner));
     }
     const absl::Status waits = control.reconciler().BudgetNow(pipe->spec).status();
     done(control.reconciler().Submit(
         pipe->spec,
         waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits,
-        admission));
+        as.admission, as.owner));
   };
   pipeline->Start(request.yaml(), request.base_directory());
 }

@@ -108,9 +108,10 @@ class Reconciler {
 
   // ---- clients ----
   // Stores the job as QUEUED: with its programs when `planned`, else for want of a worker, with
-  // that sentence. A held one is PAUSED at once.
+  // that sentence. A held one is PAUSED at once. `owner` is who asks; empty: nobody knows.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<PlannedJob>& planned,
-                                 Admission admission = Admission::kQueued);
+                                 Admission admission = Admission::kQueued,
+                                 std::string_view owner = "");
   // Into which jobs that have not ended write their checkpoints.
   std::vector<std::string> CheckpointDirectories() const;
   // FAILED_PRECONDITION, with the other job, when one that has not ended writes there. `place` is
@@ -145,6 +146,8 @@ class Reconciler {
   // `instance` tells one process of the worker from the next; empty: it does not say.
   absl::Status WorkerRegistered(const v1::Node& node, uint64_t session,
                                 std::string_view instance = "");
+  // PERMISSION_DENIED: it speaks of a job that does not run there; what it says is ignored.
+  // FAILED_PRECONDITION: another worker of that name has come. RESOURCE_EXHAUSTED: a limit.
   absl::Status WorkerSaid(std::string_view worker, uint64_t session,
                           const v1::WorkerMessage& message);
   void WorkerGone(std::string_view worker, uint64_t session);
@@ -195,6 +198,9 @@ class Reconciler {
     double longest_step_seconds = 0;  // of the gang's last steps
     bool hang_dumped = false;         // its workers were asked to write down where its ranks stand
     int64_t slow_looked_ns = 0;
+    // The workers of the placement in `placed_epoch`.
+    int64_t placed_epoch = -1;
+    std::set<std::string, std::less<>> placed_on;
     std::map<uint32_t, int64_t> slow_since_ns;  // by rank
   };
   struct Ended {
@@ -277,6 +283,13 @@ class Reconciler {
 
   v1::CoordinatorMessage StartMessage(const v1::Job& job, const Action& action) const;
   void SendOnce(const SentKey& key, const v1::CoordinatorMessage& message);
+  // Whether a rank of the job's present gang is placed there.
+  static bool IsPlacedOn(Entry& entry, std::string_view worker);
+  // Of what a worker says of a job; PERMISSION_DENIED unless it is placed there. OK too where that
+  // is fenced: of a job that has ended, or of another epoch.
+  absl::Status CheckPlaced(std::string_view worker, std::string_view job, int64_t epoch);
+  // Whether a job that is placed there has it.
+  bool MayHaveProgram(std::string_view worker, std::string_view sha256);
   void StoreEvent(const v1::JobEvent& event);
   absl::Status FlushEvents();
   absl::Status SendProgram(std::string_view worker, std::string_view sha256);

@@ -62,7 +62,7 @@ std::vector<std::string> Reconciler::CheckpointDirectories() const {
 
 absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
                                            const absl::StatusOr<PlannedJob>& planned,
-                                           Admission admission) {
+                                           Admission admission, std::string_view owner) {
   if (jobs_.size() >= kActiveJobsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         kActiveJobsMax, " jobs have not ended yet, the most this coordinator holds: try later"));
@@ -71,6 +71,7 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
       CheckDirectoryIsFree(spec.checkpoint().directory(), spec.checkpoint().directory()));
   const std::string id = absl::StrCat(spec.name(), "-", last_number_ + 1);
   Entry entry{.job = NewJob(id, spec, clock_.UnixMillis())};
+  entry.job.set_owner(std::string(owner));
   JobInput input = planned.ok() ? JobInput(Planned{planned->plan})
                                 : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
                                                     std::string(planned.status().message())});
@@ -83,7 +84,8 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
                         planned.ok() ? planned->programs : std::vector<StoredProgram>()));
   ++last_number_;
   ++stats_.jobs[entry.job.state()];
-  log::Info("accepted job ", id, admission == Admission::kHeld ? ", held" : "");
+  log::Info("accepted job ", id, owner.empty() ? "" : " of ", Absl(owner),
+            admission == Admission::kHeld ? ", held" : "");
   jobs_[id] = std::move(entry);
   ports_.EventsStored(id);
   Pass();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +33,10 @@ absl::Status Reconciler::WorkerRegistered(const v1::Node& node, uint64_t session
 
 absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
                                     const v1::WorkerMessage& message) {
-  for (const v1::JobEvent& event : message.events()) StoreEvent(event);
+  for (const v1::JobEvent& event : message.events()) {
+    RETURN_IF_ERROR(CheckPlaced(worker, event.job(), event.epoch()));
+    StoreEvent(event);
+  }
   switch (message.message_case()) {
     case v1::WorkerMessage::kHeartbeat:
       return cluster_.Heartbeat(worker, session, message.heartbeat(), clock_.MonotonicNanos(),
@@ -42,13 +46,15 @@ absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
       if (entry == nullptr || entry->job.epoch() != message.kv_set().epoch()) {
         return absl::OkStatus();  // fenced: of a gang that is no more
       }
-      return rendezvous_.Set(message.kv_set());
+      RETURN_IF_ERROR(CheckPlaced(worker, entry->job.id(), entry->job.epoch()));
+      return rendezvous_.Set(message.kv_set(), entry->job.placement().ranks_size());
     }
     case v1::WorkerMessage::kKvWait: {
       const Entry* entry = Find(message.kv_wait().job());
       if (entry == nullptr || entry->job.epoch() != message.kv_wait().epoch()) {
         return absl::OkStatus();
       }
+      RETURN_IF_ERROR(CheckPlaced(worker, entry->job.id(), entry->job.epoch()));
       return rendezvous_.Wait(worker, message.kv_wait(), clock_.MonotonicNanos());
     }
     case v1::WorkerMessage::kPeerChecked:
@@ -95,8 +101,37 @@ void Reconciler::StoreEvent(const v1::JobEvent& event) {
   if (unstored_events_.size() >= kEventsUnstoredMax) FlushEvents().IgnoreError();
 }
 
+bool Reconciler::IsPlacedOn(Entry& entry, std::string_view worker) {
+  if (entry.placed_epoch != entry.job.epoch()) {
+    entry.placed_epoch = entry.job.epoch();
+    entry.placed_on.clear();
+    for (const v1::Placement::Rank& rank : entry.job.placement().ranks())
+      entry.placed_on.insert(rank.worker());
+  }
+  return entry.placed_on.contains(worker);
+}
+
+absl::Status Reconciler::CheckPlaced(std::string_view worker, std::string_view job, int64_t epoch) {
+  Entry* entry = Find(job);
+  if (entry == nullptr || entry->job.epoch() != epoch || IsPlacedOn(*entry, worker))
+    return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("worker ", Absl(worker), " speaks of job ",
+                                                  Absl(job), ", of which no rank runs there"));
+}
+
+bool Reconciler::MayHaveProgram(std::string_view worker, std::string_view sha256) {
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](auto& job) {
+    const auto& programs = job.second.job.plan().program_sha256();
+    return std::find(programs.begin(), programs.end(), sha256) != programs.end() &&
+           IsPlacedOn(job.second, worker);
+  });
+}
+
 absl::Status Reconciler::SendProgram(std::string_view worker, std::string_view sha256) {
-  absl::StatusOr<std::string> bytes = store_.GetProgram(sha256);
+  absl::StatusOr<std::string> bytes =
+      MayHaveProgram(worker, sha256)
+          ? store_.GetProgram(sha256)
+          : absl::PermissionDeniedError("no job that runs on this worker has it");
   if (!bytes.ok()) {
     log::Warn("worker ", Absl(worker), " asks for program ", Absl(sha256), ": ",
               bytes.status().message());

@@ -7,18 +7,34 @@
 
 namespace terrace {
 
-absl::Status Rendezvous::Set(const v1::KvSet& set) {
+absl::Status Rendezvous::Set(const v1::KvSet& set, int64_t ranks) {
+  if (set.key().size() > kRendezvousKeyBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rendezvous key of ", set.key().size(), " bytes; the limit is ", kRendezvousKeyBytesMax));
+  }
   if (set.value().size() > kRendezvousValueBytesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("rendezvous value of ", set.value().size(),
                                                      " bytes; the limit is ",
                                                      kRendezvousValueBytesMax));
   }
-  std::map<std::string, std::string>& values = values_[{set.job(), set.epoch()}];
-  if (values.size() >= kRendezvousKeysMax && !values.contains(set.key())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("job ", set.job(), " has ", values.size(), " rendezvous keys, the limit"));
+  Gang& gang = gangs_[{set.job(), set.epoch()}];
+  const auto found = gang.values.find(set.key());
+  const size_t keys_max =
+      std::min(kRendezvousKeysMax, kRendezvousKeysPerRankMax * static_cast<size_t>(ranks));
+  if (gang.values.size() >= keys_max && found == gang.values.end()) {
+    return absl::ResourceExhaustedError(absl::StrCat("job ", set.job(), " has ", gang.values.size(),
+                                                     " rendezvous keys, the limit"));
   }
-  values[set.key()] = set.value();
+  const size_t before = found == gang.values.end() ? 0 : set.key().size() + found->second.size();
+  const int64_t bytes = gang.bytes + static_cast<int64_t>(set.key().size() + set.value().size()) -
+                        static_cast<int64_t>(before);
+  if (bytes > RendezvousBytesMax(ranks)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "job ", set.job(), " has ", gang.bytes, " bytes of rendezvous values; the limit for ",
+        ranks, " ranks is ", RendezvousBytesMax(ranks)));
+  }
+  gang.bytes = bytes;
+  gang.values[set.key()] = set.value();
   return absl::OkStatus();
 }
 
@@ -40,9 +56,9 @@ absl::Status Rendezvous::Wait(std::string_view worker, const v1::KvWait& wait, i
 }
 
 std::string Rendezvous::MissingKey(const v1::KvWait& wait) const {
-  const auto scope = values_.find({wait.job(), wait.epoch()});
+  const auto gang = gangs_.find({wait.job(), wait.epoch()});
   for (const std::string& key : wait.keys()) {
-    if (scope == values_.end() || !scope->second.contains(key)) return key;
+    if (gang == gangs_.end() || !gang->second.values.contains(key)) return key;
   }
   return "";
 }
@@ -65,7 +81,7 @@ std::vector<Rendezvous::Answer> Rendezvous::TakeAnswers(int64_t now_ns) {
       return true;
     }
     for (const std::string& key : wait.keys()) {
-      answer.values.add_values(values_[{wait.job(), wait.epoch()}][key]);
+      answer.values.add_values(gangs_[{wait.job(), wait.epoch()}].values[key]);
     }
     return true;
   });
@@ -73,7 +89,7 @@ std::vector<Rendezvous::Answer> Rendezvous::TakeAnswers(int64_t now_ns) {
 }
 
 void Rendezvous::Forget(std::string_view job, int64_t epoch) {
-  std::erase_if(values_, [&](const auto& entry) {
+  std::erase_if(gangs_, [&](const auto& entry) {
     return entry.first.first == job && entry.first.second <= epoch;
   });
   std::erase_if(pending_, [&](const Pending& pending) {

@@ -20,8 +20,16 @@
 namespace terrace {
 
 inline constexpr size_t kRendezvousKeysMax = 65536;  // per gang
+inline constexpr size_t kRendezvousKeysPerRankMax = 1024;
+inline constexpr size_t kRendezvousKeyBytesMax = 256;
 inline constexpr size_t kRendezvousValueBytesMax = 1 << 20;
 inline constexpr size_t kRendezvousWaitsMax = 65536;  // of all gangs
+
+// Of the keys and values of one gang. Each member of a group tells the others an address for each
+// of them, so it grows with their square.
+inline constexpr int64_t RendezvousBytesMax(int64_t ranks) {
+  return (int64_t{16} << 20) + ranks * ((int64_t{64} << 10) + ranks * 1024);
+}
 
 class Rendezvous {
  public:
@@ -30,8 +38,9 @@ class Rendezvous {
     v1::KvValues values;
   };
 
-  // RESOURCE_EXHAUSTED beyond the limits above. Setting a key again replaces its value.
-  absl::Status Set(const v1::KvSet& set);
+  // RESOURCE_EXHAUSTED beyond the limits above, of a gang of so many ranks. Setting a key again
+  // replaces its value.
+  absl::Status Set(const v1::KvSet& set, int64_t ranks);
   // The same wait of the same worker again (after a reconnect) replaces the old one.
   absl::Status Wait(std::string_view worker, const v1::KvWait& wait, int64_t now_ns);
   // Takes the waits that are complete, and those that have expired, with an error that names a
@@ -51,7 +60,11 @@ class Rendezvous {
   // Empty when all keys are there.
   std::string MissingKey(const v1::KvWait& wait) const;
 
-  std::map<Scope, std::map<std::string, std::string>> values_;
+  struct Gang {
+    std::map<std::string, std::string> values;
+    int64_t bytes = 0;  // of keys and values
+  };
+  std::map<Scope, Gang> gangs_;
   std::vector<Pending> pending_;
 };
 

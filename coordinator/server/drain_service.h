@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "coordinator/control/control.h"
-#include "coordinator/server/rpc.h"
+#include "coordinator/server/call_guard.h"
 
 namespace grpc {
 class Service;
@@ -14,7 +14,7 @@ class Service;
 
 namespace terrace {
 
-// `observe` as of MakeJobService. `control` is borrowed.
-std::unique_ptr<grpc::Service> MakeDrainService(Control& control, RpcObserver observe);
+// Both are borrowed.
+std::unique_ptr<grpc::Service> MakeDrainService(Control& control, const CallGuard& guard);
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "coordinator/control/submit.h"
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/stream_writer.h"
@@ -138,11 +139,16 @@ grpc::ServerUnaryReactor* PlanAndSubmit(const Submission& submission,
                                         grpc::CallbackServerContext* context,
                                         const v1::SubmitRequest& request, Response* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();  // may be asked for once only
-  auto finish = submission.calls.Finisher(submission.method, reactor);
+  std::shared_ptr<GuardedCall> call = submission.calls.guard().Begin(submission.method, *context);
+  call->changes = !request.dry_run();
+  call->record.arguments["base_directory"] = request.base_directory();
+  auto finish = submission.calls.Finisher(call, reactor);
   Submit(
-      submission.control, request, submission.admission,
+      submission.control, request,
+      {.admission = submission.admission, .owner = call->record.caller.User()},
       [context] { return context->IsCancelled(); },
-      [response, finish](absl::StatusOr<v1::Job> job) {
+      [response, call, finish](absl::StatusOr<v1::Job> job) {
+        if (job.ok()) call->record.job = job->id();
         if (job.ok()) *response->mutable_job() = *std::move(job);
         finish(job.status());
       });
@@ -151,8 +157,8 @@ grpc::ServerUnaryReactor* PlanAndSubmit(const Submission& submission,
 
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
-  JobServiceImpl(Control& control, RpcObserver observe)
-      : control_(control), calls_(control.loop(), std::move(observe)) {}
+  JobServiceImpl(Control& control, const CallGuard& guard)
+      : control_(control), calls_(control.loop(), guard) {}
 
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
@@ -164,14 +170,15 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
                                 const v1::GetJobRequest* request,
                                 v1::GetJobResponse* response) override {
-    return AnswerWithJob("Get", context, response,
-                         [this, request] { return control_.reconciler().Get(request->id()); });
+    return calls_.OnLoop("Get", context, [this, request, response](GuardedCall&) {
+      return Answer(control_.reconciler().Get(request->id()), response);
+    });
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const v1::ListJobsRequest* request,
                                  v1::ListJobsResponse* response) override {
-    return calls_.OnLoop("List", context, [this, request, response] {
+    return calls_.OnLoop("List", context, [this, request, response](GuardedCall&) {
       auto jobs = control_.reconciler().List(request->all());
       if (!jobs.ok()) return jobs.status();
       for (v1::Job& job : *jobs) *response->add_jobs() = std::move(job);
@@ -182,7 +189,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const v1::CancelJobRequest* request,
                                    v1::CancelJobResponse* response) override {
-    return AnswerWithJob("Cancel", context, response, [this, request] {
+    return Change("Cancel", context, *request, response, request->force(), [this, request] {
       return control_.reconciler().Cancel(request->id(), request->force());
     });
   }
@@ -190,7 +197,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
                                   const v1::PauseJobRequest* request,
                                   v1::PauseJobResponse* response) override {
-    return AnswerWithJob("Pause", context, response, [this, request] {
+    return Change("Pause", context, *request, response, request->force(), [this, request] {
       return control_.reconciler().Pause(request->id(), request->force());
     });
   }
@@ -198,15 +205,15 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
                                    const v1::ResumeJobRequest* request,
                                    v1::ResumeJobResponse* response) override {
-    return AnswerWithJob("Resume", context, response,
-                         [this, request] { return control_.reconciler().Resume(request->id()); });
+    return Change("Resume", context, *request, response, /*force=*/false,
+                  [this, request] { return control_.reconciler().Resume(request->id()); });
   }
 
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
                                     const v1::ExplainRequest* request,
                                     v1::ExplainResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto finish = calls_.Finisher("Explain", reactor);
+    auto finish = calls_.Finisher(calls_.guard().Begin("Explain", *context), reactor);
     terrace::Explain(
         control_, *request, [context] { return context->IsCancelled(); },
         [response, finish](absl::StatusOr<v1::ExplainResponse> explained) {
@@ -219,7 +226,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* context,
                                       const v1::GetMemoryRequest* request,
                                       v1::GetMemoryResponse* response) override {
-    return calls_.OnLoop("GetMemory", context, [this, request, response] {
+    return calls_.OnLoop("GetMemory", context, [this, request, response](GuardedCall&) {
       auto memory = control_.reconciler().Memory(request->id());
       if (memory.ok()) *response = *std::move(memory);
       return memory.status();
@@ -229,7 +236,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
                                       const v1::ListNodesRequest*,
                                       v1::ListNodesResponse* response) override {
-    return calls_.OnLoop("ListNodes", context, [this, response] {
+    return calls_.OnLoop("ListNodes", context, [this, response](GuardedCall&) {
       for (v1::Node& node : control_.reconciler().Nodes()) *response->add_nodes() = std::move(node);
       return absl::OkStatus();
     });
@@ -246,16 +253,27 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   }
 
  private:
-  // `job` is asked on the loop: one job, as it is after what the call did to it.
   template <typename Response>
-  grpc::ServerUnaryReactor* AnswerWithJob(std::string_view method,
-                                          grpc::CallbackServerContext* context, Response* response,
-                                          std::function<absl::StatusOr<v1::Job>()> job) const {
-    return calls_.OnLoop(method, context, [response, job = std::move(job)] {
-      auto now = job();
-      if (now.ok()) *response->mutable_job() = *std::move(now);
-      return now.status();
-    });
+  static absl::Status Answer(absl::StatusOr<v1::Job> job, Response* response) {
+    if (job.ok()) *response->mutable_job() = *std::move(job);
+    return job.status();
+  }
+
+  // `change` runs on the loop, where the caller may do this to the job of the request.
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* Change(std::string_view method, grpc::CallbackServerContext* context,
+                                   const Request& request, Response* response, bool force,
+                                   std::function<absl::StatusOr<v1::Job>()> change) const {
+    return calls_.OnLoop(
+        method, context,
+        [this, &request, response, force, change = std::move(change)](GuardedCall& call) {
+          call.record.job = request.id();
+          if (force) call.record.arguments["force"] = "true";
+          const auto job = control_.reconciler().Get(request.id());
+          RETURN_IF_ERROR(job.status());
+          RETURN_IF_ERROR(calls_.guard().CheckJob(call, job->id(), job->owner()));
+          return Answer(change(), response);
+        });
   }
 
   Control& control_;
@@ -264,8 +282,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
 
 class HoldServiceImpl final : public v1::HoldService::CallbackService {
  public:
-  HoldServiceImpl(Control& control, RpcObserver observe)
-      : control_(control), calls_(control.loop(), std::move(observe)) {}
+  HoldServiceImpl(Control& control, const CallGuard& guard)
+      : control_(control), calls_(control.loop(), guard) {}
 
   grpc::ServerUnaryReactor* SubmitHeld(grpc::CallbackServerContext* context,
                                        const v1::SubmitHeldRequest* request,
@@ -281,12 +299,12 @@ class HoldServiceImpl final : public v1::HoldService::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeJobService(Control& control, RpcObserver observe) {
-  return std::make_unique<JobServiceImpl>(control, std::move(observe));
+std::unique_ptr<grpc::Service> MakeJobService(Control& control, const CallGuard& guard) {
+  return std::make_unique<JobServiceImpl>(control, guard);
 }
 
-std::unique_ptr<grpc::Service> MakeHoldService(Control& control, RpcObserver observe) {
-  return std::make_unique<HoldServiceImpl>(control, std::move(observe));
+std::unique_ptr<grpc::Service> MakeHoldService(Control& control, const CallGuard& guard) {
+  return std::make_unique<HoldServiceImpl>(control, guard);
 }
 
 }  // namespace terrace

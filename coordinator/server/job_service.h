@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "coordinator/control/control.h"
-#include "coordinator/server/rpc.h"
+#include "coordinator/server/call_guard.h"
 
 namespace grpc {
 class Service;
@@ -15,11 +15,10 @@ class Service;
 
 namespace terrace {
 
-// `observe` is called at the end of each unary call with its name, status and seconds, from any
-// thread. `control` is borrowed.
-std::unique_ptr<grpc::Service> MakeJobService(Control& control, RpcObserver observe);
+// Both are borrowed.
+std::unique_ptr<grpc::Service> MakeJobService(Control& control, const CallGuard& guard);
 
 // Jobs that are submitted held.
-std::unique_ptr<grpc::Service> MakeHoldService(Control& control, RpcObserver observe);
+std::unique_ptr<grpc::Service> MakeHoldService(Control& control, const CallGuard& guard);
 
 }  // namespace terrace

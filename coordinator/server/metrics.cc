@@ -180,6 +180,10 @@ const ControlSeries kControlSeries[] = {
 
 constexpr Metric kRpcSeconds = {"terrace_rpc_seconds", kHistogram, "seconds", "method, code",
                                 "Time to answer a unary call, by its method and gRPC status."};
+constexpr Metric kRefused = {
+    "terrace_refused_total", kCounter, "", "reason",
+    "Calls and messages of workers that were refused because of who sent them, by reason, since "
+    "this coordinator started (docs/security.md)."};
 constexpr Metric kBuildInfo = {"terrace_build_info", kGauge, "", "program, version",
                                "1; what runs here."};
 
@@ -190,15 +194,17 @@ std::vector<Metric> CoordinatorMetricTable() {
   for (const ControlSeries& series : kControlSeries) table.push_back(series.metric);
   for (const JobSeries& series : AllJobSeries()) table.push_back(series.metric);
   table.push_back(kRpcSeconds);
+  table.push_back(kRefused);
   table.push_back(kBuildInfo);
   return table;
 }
 
 class CoordinatorMetrics::Impl {
  public:
-  Impl(std::string version, Published published)
+  Impl(std::string version, Published published, Refused refused)
       : version_(std::move(version)),
         published_(std::move(published)),
+        refused_(std::move(refused)),
         rpc_seconds_(prometheus::BuildHistogram()
                          .Name(kRpcSeconds.name)
                          .Help(kRpcSeconds.help)
@@ -221,6 +227,11 @@ class CoordinatorMetrics::Impl {
       }
     }
     for (MetricFamily& family : registry_.Collect()) families.push_back(std::move(family));
+    if (refused_) {
+      MetricFamily& family = families.emplace_back(FamilyOf(kRefused));
+      for (const auto& [reason, count] : refused_())
+        Add(family, {{"reason", reason}}, static_cast<double>(count));
+    }
     Add(families.emplace_back(FamilyOf(kBuildInfo)),
         {{"program", "terrace-coordinator"}, {"version", version_}}, 1);
     return prometheus::TextSerializer().Serialize(families);
@@ -236,12 +247,13 @@ class CoordinatorMetrics::Impl {
  private:
   const std::string version_;
   const Published published_;
+  const Refused refused_;
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
 };
 
-CoordinatorMetrics::CoordinatorMetrics(std::string version, Published published)
-    : impl_(std::make_unique<Impl>(std::move(version), std::move(published))) {}
+CoordinatorMetrics::CoordinatorMetrics(std::string version, Published published, Refused refused)
+    : impl_(std::make_unique<Impl>(std::move(version), std::move(published), std::move(refused))) {}
 CoordinatorMetrics::~CoordinatorMetrics() = default;
 
 std::string CoordinatorMetrics::Text() const { return impl_->Text(); }

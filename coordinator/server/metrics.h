@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/metric.h"
@@ -25,7 +26,9 @@ class CoordinatorMetrics {
  public:
   // `published` is called on a scrape's thread and returns at once; null: nothing yet.
   using Published = std::function<std::shared_ptr<const ControlStats>()>;
-  CoordinatorMetrics(std::string version, Published published);
+  // How often calls and messages were refused, by reason; null: nothing is.
+  using Refused = std::function<std::vector<std::pair<std::string, int64_t>>()>;
+  CoordinatorMetrics(std::string version, Published published, Refused refused = nullptr);
   ~CoordinatorMetrics();
 
   // In the exposition format 0.0.4.

@@ -7,6 +7,7 @@
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <functional>
 #include <initializer_list>
 #include <utility>
 
@@ -20,9 +21,12 @@
 #include "base/stop_signals.h"
 #include "coordinator/control/control.h"
 #include "coordinator/planning/process_planner.h"
+#include "coordinator/server/audit.h"
+#include "coordinator/server/call_guard.h"
 #include "coordinator/server/credentials.h"
 #include "coordinator/server/drain_service.h"
 #include "coordinator/server/evaluation_service.h"
+#include "coordinator/server/gatekeeper.h"
 #include "coordinator/server/job_service.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/rpc.h"
@@ -47,13 +51,12 @@ struct Listening {
   int port = 0;
 };
 
-absl::StatusOr<Listening> Listen(const ServeOptions& options,
+absl::StatusOr<Listening> Listen(const ServeOptions& options, const ServerTls& tls,
                                  std::initializer_list<grpc::Service*> services) {
-  ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(options));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   Listening listening;
-  builder.AddListeningPort(options.listen, std::move(credentials), &listening.port);
+  builder.AddListeningPort(options.listen, tls.Credentials(), &listening.port);
   // Without this two coordinators could listen on one port and each see half of the workers.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A window of fixed size, as workers have it: to find one out takes a ping for each message.
@@ -98,7 +101,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> StartWebPage(const ServeOptions& options,
-                                                         Control& control) {
+                                                         Control& control, AuditLog& audit) {
   ASSIGN_OR_RETURN(std::string token, ReadToken(options.web_token_file));
   return HttpServer::Start(
       {.option = "--web-listen",
@@ -109,7 +112,42 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartWebPage(const ServeOptions& opt
        .tls_cert = options.tls_cert,
        .tls_key = options.tls_key,
        .tls_ca = options.tls_ca},
-      WebPage(control, {.listen = options.web_listen, .operator_token = std::move(token)}));
+      WebPage(control, {.listen = options.web_listen,
+                        .operator_token = std::move(token),
+                        .changed = [&audit](const WebChange& change) {
+                          AuditRecord record{.call = change.call,
+                                             .job = change.job,
+                                             .node = {},
+                                             .arguments = {{"from", "web page"}},
+                                             .caller = {.shown = Caller::Shown::kToken,
+                                                        .identity = {{{Role::kOperator, "web"}}},
+                                                        .peer = {}},
+                                             .status = change.status};
+                          if (change.force) record.arguments["force"] = "true";
+                          audit.Write(record);
+                        }}));
+}
+
+// These have no way to take other certificates while they run. `start` listens at the same address,
+// so the old one goes first.
+absl::Status Restart(std::unique_ptr<HttpServer>* server,
+                     const std::function<absl::StatusOr<std::unique_ptr<HttpServer>>()>& start) {
+  server->reset();
+  ASSIGN_OR_RETURN(*server, start());
+  return absl::OkStatus();
+}
+
+std::string AuditPath(const ServeOptions& options) {
+  return options.audit_log.empty() ? options.state_directory + "/audit.jsonl" : options.audit_log;
+}
+
+std::vector<std::pair<std::string, int64_t>> RefusedBy(const Gatekeeper& gate) {
+  std::vector<std::pair<std::string, int64_t>> refused;
+  for (size_t i = 0; i < kRefusals; ++i) {
+    const auto why = static_cast<Refusal>(i);
+    refused.emplace_back(RefusalName(why), gate.refused(why));
+  }
+  return refused;
 }
 
 // Renamed into place, so that a reader never sees half of it.
@@ -124,26 +162,34 @@ absl::Status WritePortFile(const std::string& path, int port) {
 
 absl::Status Serve(const ServeOptions& options) {
   ASSIGN_OR_RETURN(StopSignals stop, StopSignals::Block(options.exit_with_parent));
+  RETURN_IF_ERROR(stop.AlsoReload());
   RETURN_IF_ERROR(MakeDirectories(options.state_directory));
+  ASSIGN_OR_RETURN(const bool is_secure, IsSecure(options));
+  Gatekeeper gate(is_secure);
+  ASSIGN_OR_RETURN(const auto tls, ServerTls::Make(options, gate));
   ASSIGN_OR_RETURN(auto store, SqliteStore::Open(options.state_directory + "/state.db"));
   const SystemClock clock;
   ProcessPlanner planner(
       {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes});
   Control control({}, *store, clock, planner);
-  CoordinatorMetrics metrics(options.version, [&control] { return control.PublishedStats(); });
-  const RpcObserver observe = [&metrics](std::string_view method, std::string_view code,
-                                         double seconds) {
-    metrics.ObserveRpc(method, code, seconds);
-  };
-  const auto jobs = MakeJobService(control, observe);
-  const auto held = MakeHoldService(control, observe);
-  const auto drains = MakeDrainService(control, observe);
-  const auto workers = MakeWorkerService(control, absl::StrCat(clock.UnixMillis()));
-  const auto evaluations = MakeEvaluationService(
-      control, kEvaluationShare * static_cast<double>(options.plan_seconds));
+  CoordinatorMetrics metrics(
+      options.version, [&control] { return control.PublishedStats(); },
+      [&gate] { return RefusedBy(gate); });
+  ASSIGN_OR_RETURN(const auto audit, AuditLog::Open({.path = AuditPath(options)}));
+  const CallGuard guard(gate, audit.get(),
+                        [&metrics](std::string_view method, std::string_view code, double seconds) {
+                          metrics.ObserveRpc(method, code, seconds);
+                        });
+  const auto jobs = MakeJobService(control, guard);
+  const auto held = MakeHoldService(control, guard);
+  const auto drains = MakeDrainService(control, guard);
+  const auto workers = MakeWorkerService(control, guard, absl::StrCat(clock.UnixMillis()));
+  const auto evaluations =
+      MakeEvaluationService(control, kEvaluationShare * static_cast<double>(options.plan_seconds));
   RETURN_IF_ERROR(control.Start());
-  ASSIGN_OR_RETURN(Listening listening, Listen(options, {jobs.get(), held.get(), drains.get(),
-                                                         workers.get(), evaluations.get()}));
+  ASSIGN_OR_RETURN(Listening listening, Listen(options, *tls,
+                                               {jobs.get(), held.get(), drains.get(), workers.get(),
+                                                evaluations.get()}));
   std::unique_ptr<HttpServer> scrapes;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));
@@ -151,7 +197,7 @@ absl::Status Serve(const ServeOptions& options) {
   }
   std::unique_ptr<HttpServer> page;
   if (!options.web_listen.empty()) {
-    ASSIGN_OR_RETURN(page, StartWebPage(options, control));
+    ASSIGN_OR_RETURN(page, StartWebPage(options, control, *audit));
     log::Info("web page on port ", page->port());
     RETURN_IF_ERROR(WritePortFile(options.web_port_file, page->port()));
   }
@@ -159,7 +205,23 @@ absl::Status Serve(const ServeOptions& options) {
   log::Info("listening on ", options.listen, ", port ", listening.port, ", state in ",
             options.state_directory);
 
-  log::Info("stopping: ", stop.Wait());
+  const auto reload = [&] {
+    log::Info("reading the certificates again, and opening the audit log anew");
+    if (const absl::Status status = audit->Reopen(); !status.ok()) log::Error(status.message());
+    if (!is_secure) return;
+    if (const absl::Status status = tls->Reload(); !status.ok()) {
+      return log::Error("the certificates stay as they were: ", status.message());
+    }
+    log::Info("the certificates are those in the files now");
+    const auto again = [](const absl::Status& status) {
+      if (!status.ok()) log::Error("after reading the certificates again: ", status.message());
+    };
+    if (scrapes != nullptr && !options.metrics_insecure)
+      again(Restart(&scrapes, [&] { return StartMetrics(options, metrics); }));
+    if (page != nullptr && !options.web_insecure)
+      again(Restart(&page, [&] { return StartWebPage(options, control, *audit); }));
+  };
+  log::Info("stopping: ", stop.Wait(reload));
   control.Close();
   // Calls under way end while the loop still answers them.
   listening.server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);

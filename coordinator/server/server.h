@@ -24,6 +24,8 @@ struct ServeOptions {
   std::string web_token_file;             // what may change something on the page; empty: nobody
   std::string tls_cert, tls_key, tls_ca;  // PEM files; all or none
   bool insecure = false;                  // allows no TLS off loopback
+  std::string tokens;                     // file of people's tokens; empty: there are none
+  std::string audit_log;                  // empty: audit.jsonl in the state directory
   bool exit_with_parent = false;
   int64_t plan_seconds = 300;     // that one plan may take
   int64_t plan_memory_bytes = 0;  // that one plan may take; 0: a quarter of the machine's

@@ -1,4 +1,5 @@
-// Unary calls that are answered on the control loop, and measured.
+// Unary calls that are answered on the control loop, measured, and written down where they change
+// something.
 //
 // Thread-safe.
 //
@@ -8,44 +9,47 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <chrono>
 #include <functional>
+#include <memory>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "base/loop.h"
+#include "coordinator/server/call_guard.h"
 #include "coordinator/server/rpc.h"
 
 namespace terrace {
 
 class UnaryCalls {
  public:
-  // `loop` is borrowed.
-  UnaryCalls(Loop& loop, RpcObserver observe) : loop_(loop), observe_(std::move(observe)) {}
+  // Both are borrowed.
+  UnaryCalls(Loop& loop, const CallGuard& guard) : loop_(loop), guard_(guard) {}
 
-  // Ends the call, and says how long it took; from any thread. `method` outlives it.
-  std::function<void(const absl::Status&)> Finisher(std::string_view method,
+  const CallGuard& guard() const { return guard_; }
+
+  // Ends the call; from any thread.
+  std::function<void(const absl::Status&)> Finisher(std::shared_ptr<GuardedCall> call,
                                                     grpc::ServerUnaryReactor* reactor) const {
-    const auto start = std::chrono::steady_clock::now();
-    return [this, method, reactor, start](const absl::Status& status) {
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      observe_(method, absl::StatusCodeToString(status.code()), took.count());
+    return [this, call = std::move(call), reactor](const absl::Status& status) {
+      guard_.End(*call, status);
       reactor->Finish(ToGrpc(status));
     };
   }
 
+  // `method` is a name of the table of access.h. `work` runs on the loop.
   grpc::ServerUnaryReactor* OnLoop(std::string_view method, grpc::CallbackServerContext* context,
-                                   std::function<absl::Status()> work) const {
+                                   std::function<absl::Status(GuardedCall&)> work) const {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto finish = Finisher(method, reactor);
-    loop_.Post([finish, work = std::move(work)] { finish(work()); });
+    std::shared_ptr<GuardedCall> call = guard_.Begin(method, *context);
+    auto finish = Finisher(call, reactor);
+    loop_.Post([finish, call, work = std::move(work)] { finish(work(*call)); });
     return reactor;
   }
 
  private:
   Loop& loop_;
-  const RpcObserver observe_;
+  const CallGuard& guard_;
 };
 
 }  // namespace terrace

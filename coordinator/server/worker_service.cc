@@ -22,20 +22,22 @@ class WorkerStream final
       public WorkerConnection,
       public std::enable_shared_from_this<WorkerStream> {
  public:
-  static WorkerStream* Start(Control& control, const std::string& coordinator_id,
+  static WorkerStream* Start(Control& control, const CallGuard& guard,
+                             const std::string& coordinator_id,
                              const grpc::CallbackServerContext& context) {
-    auto stream = std::make_shared<WorkerStream>(control, coordinator_id, context.peer(),
-                                                 InstanceOf(context));
+    auto stream = std::make_shared<WorkerStream>(
+        control, guard, coordinator_id, guard.Begin("Connect", context), InstanceOf(context));
     stream->self_ = stream;
     stream->StartRead(&stream->incoming_);
     return stream.get();
   }
 
-  WorkerStream(Control& control, const std::string& coordinator_id, std::string peer,
-               std::string instance)
+  WorkerStream(Control& control, const CallGuard& guard, const std::string& coordinator_id,
+               std::shared_ptr<GuardedCall> call, std::string instance)
       : control_(control),
+        guard_(guard),
         coordinator_id_(coordinator_id),
-        peer_(std::move(peer)),
+        call_(std::move(call)),
         instance_(std::move(instance)) {}
 
   void Send(const v1::CoordinatorMessage& message) override {
@@ -81,10 +83,15 @@ class WorkerStream final
   absl::Status Handle() {
     if (name_.empty()) return Register();
     if (incoming_.has_log_text()) {
-      control_.LogArrived(incoming_.log_text());
+      control_.LogArrived(name_, incoming_.log_text());
       return absl::OkStatus();
     }
-    return control_.reconciler().WorkerSaid(name_, session_, incoming_);
+    absl::Status status = control_.reconciler().WorkerSaid(name_, session_, incoming_);
+    if (absl::IsPermissionDenied(status)) {
+      guard_.gate().Count(Refusal::kNotPlaced);
+      Note("Say", status);
+    }
+    return status;
   }
 
   absl::Status Register() {
@@ -92,18 +99,27 @@ class WorkerStream final
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
     reply.mutable_registered()->set_coordinator_id(coordinator_id_);
     v1::Node node = incoming_.register_().node();
-    if (node.address().empty()) node.set_address(peer_);
+    if (node.address().empty()) node.set_address(call_->record.caller.peer);
     session_ = control_.NewSession();
-    const absl::Status status = control_.reconciler().WorkerRegistered(node, session_, instance_);
+    absl::Status status = guard_.CheckNode(*call_, node.name());
+    if (status.ok()) status = control_.reconciler().WorkerRegistered(node, session_, instance_);
+    call_->record.node = node.name();
+    Note("Register", status);
     if (status.ok()) {
       name_ = node.name();
       control_.AttachWorker(name_, session_, this);
     } else {
-      log::Warn("a worker at ", peer_, " is refused: ", status.message());
+      log::Warn("a worker at ", call_->record.caller.peer, " is refused: ", status.message());
       reply.mutable_registered()->set_error(CleanText(Std(status.message())));
     }
     Send(reply);
     return status;
+  }
+
+  void Note(const char* what, const absl::Status& status) {
+    call_->record.call = what;
+    call_->record.status = status;
+    guard_.Note(call_->record);
   }
 
   void WriteNext() {
@@ -131,8 +147,9 @@ class WorkerStream final
   }
 
   Control& control_;
+  const CallGuard& guard_;
   const std::string coordinator_id_;
-  const std::string peer_;
+  const std::shared_ptr<GuardedCall> call_;
   const std::string instance_;
   std::shared_ptr<WorkerStream> self_;  // until OnDone
   v1::WorkerMessage incoming_;
@@ -148,23 +165,25 @@ class WorkerStream final
 
 class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
  public:
-  WorkerServiceImpl(Control& control, std::string coordinator_id)
-      : control_(control), coordinator_id_(std::move(coordinator_id)) {}
+  WorkerServiceImpl(Control& control, const CallGuard& guard, std::string coordinator_id)
+      : control_(control), guard_(guard), coordinator_id_(std::move(coordinator_id)) {}
 
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Connect(
       grpc::CallbackServerContext* context) override {
-    return WorkerStream::Start(control_, coordinator_id_, *context);
+    return WorkerStream::Start(control_, guard_, coordinator_id_, *context);
   }
 
  private:
   Control& control_;
+  const CallGuard& guard_;
   const std::string coordinator_id_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeWorkerService(Control& control, std::string coordinator_id) {
-  return std::make_unique<WorkerServiceImpl>(control, std::move(coordinator_id));
+std::unique_ptr<grpc::Service> MakeWorkerService(Control& control, const CallGuard& guard,
+                                                 std::string coordinator_id) {
+  return std::make_unique<WorkerServiceImpl>(control, guard, std::move(coordinator_id));
 }
 
 }  // namespace terrace

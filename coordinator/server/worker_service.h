@@ -7,6 +7,7 @@
 #include <string>
 
 #include "coordinator/control/control.h"
+#include "coordinator/server/call_guard.h"
 
 namespace grpc {
 class Service;
@@ -21,8 +22,9 @@ inline constexpr int64_t kHeartbeatMs = 1000;
 // reports afresh.
 inline constexpr size_t kWorkerBytesQueuedMax = size_t{512} << 20;
 
-// `coordinator_id` tells workers whether they talk to the coordinator they knew. `control` is
+// `coordinator_id` tells workers whether they talk to the coordinator they knew. The others are
 // borrowed.
-std::unique_ptr<grpc::Service> MakeWorkerService(Control& control, std::string coordinator_id);
+std::unique_ptr<grpc::Service> MakeWorkerService(Control& control, const CallGuard& guard,
+                                                 std::string coordinator_id);
 
 }  // namespace terrace

@@ -223,25 +223,29 @@ absl::Status WebApi::CheckOperator(const Call& call) const {
                                                   : "this is not the operator's token");
 }
 
-void WebApi::Change(const Call& call, std::function<absl::StatusOr<v1::Job>(bool force)> change) {
+void WebApi::Change(const Call& call, const char* name,
+                    std::function<absl::StatusOr<v1::Job>(bool force)> change) {
   if (const absl::Status status = CheckOperator(call); !status.ok())
     return call.reply(ErrorResponse(status));
   const auto force = Number(call.request, "force", 0, 0, 1);
   if (!force.ok()) return call.reply(ErrorResponse(force.status()));
   const auto job = change(*force == 1);
+  if (changed_) {
+    changed_({.call = name, .job = call.job, .force = *force == 1, .status = job.status()});
+  }
   call.reply(job.ok() ? MessageResponse(*job) : ErrorResponse(job.status()));
 }
 
 void WebApi::Cancel(const Call& call) {
-  Change(call, [&](bool force) { return control_.reconciler().Cancel(call.job, force); });
+  Change(call, "Cancel", [&](bool force) { return control_.reconciler().Cancel(call.job, force); });
 }
 
 void WebApi::Pause(const Call& call) {
-  Change(call, [&](bool force) { return control_.reconciler().Pause(call.job, force); });
+  Change(call, "Pause", [&](bool force) { return control_.reconciler().Pause(call.job, force); });
 }
 
 void WebApi::Resume(const Call& call) {
-  Change(call, [&](bool) { return control_.reconciler().Resume(call.job); });
+  Change(call, "Resume", [&](bool) { return control_.reconciler().Resume(call.job); });
 }
 
 }  // namespace terrace

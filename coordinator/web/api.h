@@ -32,11 +32,23 @@
 
 namespace terrace {
 
+// What somebody with the operator's token asked for, and what came of it.
+struct WebChange {
+  std::string call;  // "Cancel"
+  std::string job;
+  bool force = false;
+  absl::Status status;
+};
+
 class WebApi {
  public:
-  // `control` is borrowed. Nothing can be changed with an empty token.
-  WebApi(Control& control, std::string operator_token)
-      : control_(control), operator_token_(std::move(operator_token)) {}
+  // `control` is borrowed. Nothing can be changed with an empty token. `changed` is told of each
+  // change on the control loop; it may be null.
+  WebApi(Control& control, std::string operator_token,
+         std::function<void(const WebChange&)> changed = nullptr)
+      : control_(control),
+        operator_token_(std::move(operator_token)),
+        changed_(std::move(changed)) {}
 
   void Answer(const HttpRequest& request, HttpServer::Reply reply);
 
@@ -61,12 +73,14 @@ class WebApi {
   // OK: the call may change something.
   absl::Status CheckOperator(const Call& call) const;
   // What an operator asks for a job, with force=0 or 1.
-  void Change(const Call& call, std::function<absl::StatusOr<v1::Job>(bool force)> change);
+  void Change(const Call& call, const char* name,
+              std::function<absl::StatusOr<v1::Job>(bool force)> change);
   // Runs on the control loop; answered with 503 once that has stopped.
   void OnLoop(Call call, void (WebApi::*work)(const Call&));
 
   Control& control_;
   const std::string operator_token_;
+  const std::function<void(const WebChange&)> changed_;
 };
 
 }  // namespace terrace

@@ -7,7 +7,6 @@
 
 #include "absl/strings/match.h"
 #include "base/tcp.h"
-#include "coordinator/web/api.h"
 #include "coordinator/web/assets.h"
 
 namespace terrace {
@@ -59,7 +58,8 @@ HttpServer::Reply WithHeaders(HttpServer::Reply reply) {
 }  // namespace
 
 HttpServer::Handler WebPage(Control& control, WebPageOptions options) {
-  auto api = std::make_shared<WebApi>(control, std::move(options.operator_token));
+  auto api = std::make_shared<WebApi>(control, std::move(options.operator_token),
+                                      std::move(options.changed));
   return [api, is_local = IsLoopback(options.listen)](const HttpRequest& request,
                                                       HttpServer::Reply answer) {
     const HttpServer::Reply reply = WithHeaders(std::move(answer));

@@ -337,7 +337,7 @@ bool MakeCertificates(const std::string& folder) {
       " && openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj "
       "/CN=ca"
       " && openssl req -newkey rsa:2048 -nodes -keyout node.key -out node.csr -subj /CN=localhost"
-      " && echo subjectAltName=DNS:localhost,IP:127.0.0.1 > node.ext"
+      " && echo subjectAltName=DNS:localhost,IP:127.0.0.1,URI:terrace://worker/member > node.ext"
       " && openssl x509 -req -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
       "    -extfile node.ext -out node.pem");
   return system(absl::StrCat("(", command, ") > /dev/null 2>&1").c_str()) == 0;

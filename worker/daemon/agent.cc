@@ -23,6 +23,7 @@
 #include "base/status_macros.h"
 #include "base/tcp.h"
 #include "base/tls/files.h"
+#include "base/utf8.h"
 #include "proto/v1/worker.grpc.pb.h"
 #include "proto/worker_instance.h"
 
@@ -100,6 +101,14 @@ class Agent::Impl {
     if (thread_.joinable()) thread_.join();
   }
 
+  absl::Status Reload() {
+    ASSIGN_OR_RETURN(auto credentials, MakeCredentials(options_));
+    absl::MutexLock lock(&mutex_);
+    credentials_ = std::move(credentials);
+    if (context_ != nullptr && !options_.tls_ca.empty()) context_->TryCancel();
+    return absl::OkStatus();
+  }
+
   void SetProfile(const v1::HardwareProfile& profile) {
     absl::MutexLock lock(&mutex_);
     *node_.mutable_profile() = profile;
@@ -115,51 +124,77 @@ class Agent::Impl {
   }
 
  private:
+  // Why there is no connection.
+  struct Failure {
+    std::string text;
+    bool refused = false;  // by a coordinator that answered
+  };
   using Stream = grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
 
   void Run() {
     absl::Duration pause = kFirstPause;
-    bool complained = false;
+    std::string complaint;
     while (!IsStopping()) {
-      std::string error;
-      if (Connect(&error)) {
+      Failure failure;
+      if (Connect(&failure)) {
         pause = kFirstPause;
-        complained = false;
+        complaint.clear();
         if (IsStopping()) return;
         log::Warn("lost the coordinator at ", options_.coordinator, "; ranks go on without it");
-      } else if (!complained) {
-        complained = true;  // once, not once a second
-        log::Warn("cannot reach the coordinator at ", options_.coordinator, ": ", error,
-                  "; trying until it answers");
+      } else if (complaint.empty() || (failure.refused && failure.text != complaint)) {
+        complaint = failure.text;  // once, not once a second
+        log::Warn(failure.text, "; trying until it answers");
       }
+      if (failure.refused) TakeNewFiles();
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause);
       pause = std::min(2 * pause, kLongestPause);
     }
   }
 
+  // The certificate that was refused may have been replaced.
+  void TakeNewFiles() {
+    auto credentials = MakeCredentials(options_);
+    absl::MutexLock lock(&mutex_);
+    if (credentials.ok()) credentials_ = *std::move(credentials);
+  }
+
   // One connection from dial to end. True when it was registered.
-  bool Connect(std::string* error) {
+  bool Connect(Failure* failure) {
     grpc::ClientContext context;
     context.AddMetadata(kWorkerInstanceKey, instance_);
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return true;
       context_ = &context;
+      credentials = credentials_;
     }
-    const auto stub = v1::WorkerService::NewStub(MakeChannel(options_.coordinator, credentials_));
+    const auto stub = v1::WorkerService::NewStub(MakeChannel(options_.coordinator, credentials));
     std::unique_ptr<Stream> stream = stub->Connect(&context);
-    const bool registered = Register(*stream, error);
+    const bool registered = Register(*stream, &failure->text);
     if (registered) Serve(*stream);
-    const grpc::Status status = stream->Finish();
-    if (error->empty()) {
-      *error = ExplainDialFailure(status.error_message(), options_.tls_ca.empty()
-                                                              ? Dialed::kPlain
-                                                              : Dialed::kTlsWithCertificate);
-    }
+    *failure = FailureOf(stream->Finish(), failure->text);
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;
     return registered;
+  }
+
+  // Why a connection ended; `said` is what the coordinator answered to the registration.
+  Failure FailureOf(const grpc::Status& status, const std::string& said) const {
+    const bool refused = !said.empty() ||
+                         status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
+                         status.error_code() == grpc::StatusCode::PERMISSION_DENIED;
+    if (refused) {
+      return {absl::StrCat("the coordinator at ", options_.coordinator, " refuses this worker: ",
+                           said.empty() ? CleanLine(status.error_message()) : said),
+              true};
+    }
+    return {absl::StrCat("cannot reach the coordinator at ", options_.coordinator, ": ",
+                         ExplainDialFailure(status.error_message(),
+                                            options_.tls_ca.empty() ? Dialed::kPlain
+                                                                    : Dialed::kTlsWithCertificate)),
+            false};
   }
 
   bool Register(Stream& stream, std::string* error) {
@@ -221,9 +256,10 @@ class Agent::Impl {
 
   const Options options_;
   const Handlers handlers_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;  // shared with the channels
   std::thread thread_;
   absl::Mutex mutex_;
+  // Shared with the channels.
+  std::shared_ptr<grpc::ChannelCredentials> credentials_ ABSL_GUARDED_BY(mutex_);
   v1::Node node_ ABSL_GUARDED_BY(mutex_);
   const std::string instance_;  // of this process, to tell it from the next of its name
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -244,6 +280,7 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options, Handlers h
 
 void Agent::Start() { impl_->Start(); }
 void Agent::Stop() { impl_->Stop(); }
+absl::Status Agent::Reload() { return impl_->Reload(); }
 void Agent::SetProfile(const v1::HardwareProfile& profile) { impl_->SetProfile(profile); }
 bool Agent::Send(const v1::WorkerMessage& message) { return impl_->Send(message); }
 

@@ -44,6 +44,9 @@ class Agent {
   void Start();
   // Ends the stream and the threads.
   void Stop();
+  // Reads the TLS files again: connections from now on use them, and the present one is made anew.
+  // INVALID_ARGUMENT: they do not fit, and nothing changes. Thread-safe.
+  absl::Status Reload();
   // What later registrations say. Thread-safe.
   void SetProfile(const v1::HardwareProfile& profile);
   // False when it was dropped.

@@ -91,6 +91,9 @@ class Daemon {
     return absl::OkStatus();
   }
 
+  // From any thread.
+  absl::Status Reload() { return agent_->Reload(); }
+
   void Stop() {
     stopping_ = true;
     dialling_.Stop();
@@ -294,6 +297,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& op
 
 absl::Status RunDaemon(DaemonOptions options) {
   ASSIGN_OR_RETURN(StopSignals stop, StopSignals::Block(options.exit_with_parent));
+  RETURN_IF_ERROR(stop.AlsoReload());
   const std::string& state = options.probe.state_directory;
   RETURN_IF_ERROR(MakeDirectories(state));
   absl::StatusOr<UniqueFd> lock = LockFile(state + "/lock", /*timeout_ms=*/0);
@@ -319,7 +323,19 @@ absl::Status RunDaemon(DaemonOptions options) {
   log::Info("worker ", node.name(), " offers ", node.devices(), " ",
             node.device_name().empty() ? "devices" : node.device_name(), " with ",
             node.threads_per_device(), " threads each, at ", data_address, ", state in ", state);
-  log::Info("stopping: ", stop.Wait());
+  const auto reload = [&] {
+    log::Info("reading the certificates again");
+    if (const absl::Status status = daemon.Reload(); !status.ok()) {
+      return log::Error("the certificates stay as they were: ", status.message());
+    }
+    if (metrics == nullptr || options.metrics_insecure || options.agent.tls_cert.empty()) return;
+    metrics.reset();  // it listens at the same address
+    auto again = StartMetrics(options, node, &daemon);
+    if (!again.ok())
+      return log::Error("after reading the certificates again: ", again.status().message());
+    metrics = *std::move(again);
+  };
+  log::Info("stopping: ", stop.Wait(reload));
   daemon.Stop();
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """terrace certs: an authority, certificates that say who is who, and their renewal, looked at with openssl."""
+import hashlib
 import shutil
 import stat
 import subprocess
@@ -75,6 +76,23 @@ class CertsTest(TerraceTest):
         (self.dir / "viewer-eve.pem").write_bytes(old)
         eve, = [one for one in self.certs("ls", "-o", "json").json()["certificates"] if one["name"] == "eve"]
         self.assertIn("is not signed by the authority that is trusted here", eve["trouble"])
+
+    def test_a_token_is_printed_once_and_kept_as_its_hash(self):
+        tokens = self.folder / "tokens"
+        one = self.terrace("certs", "token", "submitter", "alice", "--tokens", tokens, "-o", "json").json()
+        two = self.terrace("certs", "token", "viewer", "eve", "--tokens", tokens, "--days", 3).out.strip()
+        lines = tokens.read_text().splitlines()
+        self.assertEqual([line.split()[1:3] for line in lines], [["submitter", "alice"], ["viewer", "eve"]])
+        self.assertEqual([line.split()[0] for line in lines],
+                         [hashlib.sha256(token.encode()).hexdigest() for token in (one["token"], two)])
+        self.assertEqual(stat.S_IMODE(tokens.stat().st_mode), 0o600)
+        self.terrace("certs", "token", "worker", "node-1", "--tokens", tokens, code=USAGE)
+        self.refused(self.terrace("certs", "token", "viewer", "a b", "--tokens", tokens, code=INVALID_INPUT), '"a b"', "letters, digits")
+        tokens.write_text("nonsense")
+        self.refused(self.terrace("certs", "token", "viewer", "eve", "--tokens", tokens, code=INVALID_INPUT), f"--tokens: {tokens}: line 1")
+        self.refused(self.terrace("--token-file", tokens, "nodes", code=INVALID_INPUT), "--token-file", "--tls-ca")
+        self.refused(self.terrace("serve", "--listen", "127.0.0.1:0", "--state-dir", self.folder / "state", "--tokens", tokens,
+                                  program="terrace-coordinator", code=INVALID_INPUT), "--tokens: a token that travels without TLS")
 
     def test_what_is_wrong_is_told(self):
         self.refused(self.certs("issue", "viewer", "eve", code=NOT_FOUND), "there is no authority in", "terrace certs init")

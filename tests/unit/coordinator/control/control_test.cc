@@ -68,7 +68,7 @@ class ControlTest : public testing::Test {
     request.set_dry_run(dry_run);
     absl::StatusOr<v1::Job> result;
     absl::Notification done;
-    terrace::Submit(control_, request, Admission::kQueued, nullptr,
+    terrace::Submit(control_, request, {.admission = Admission::kQueued}, nullptr,
                     [&](absl::StatusOr<v1::Job> job) {
                       result = std::move(job);
                       done.Notify();

@@ -309,12 +309,72 @@ TEST_F(ReconcilerTest, RanksFindEachOtherAndOldEpochsAreFenced) {
   EXPECT_EQ(w0.received.back().kv_values().rank(), 1);
 }
 
+TEST_F(ReconcilerTest, AWorkerSpeaksOnlyOfWhatRunsThere) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  FakeWorker& w1 = AddWorker("w1", 1);
+  const auto refused = [&](const v1::WorkerMessage& message) {
+    const absl::Status status = reconciler_->WorkerSaid(w1.name(), sessions_[w1.name()], message);
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(status.message(),
+              absl::StrCat("worker w1 speaks of job ", id, ", of which no rank runs there"));
+  };
+  v1::WorkerMessage set, wait, step;
+  set.mutable_kv_set()->set_job(id);
+  set.mutable_kv_set()->set_epoch(1);
+  set.mutable_kv_set()->set_key("address");
+  refused(set);
+  wait.mutable_kv_wait()->set_job(id);
+  wait.mutable_kv_wait()->set_epoch(1);
+  wait.mutable_kv_wait()->add_keys("address");
+  refused(wait);
+  step.add_events()->set_job(id);
+  step.mutable_events(0)->set_epoch(1);
+  step.mutable_events(0)->mutable_step()->set_step(100);
+  refused(step);
+  // What it reports of the job is not what the job's ranks are.
+  v1::WorkerMessage report = w1.Heartbeat();
+  v1::RankReport& rank = *report.mutable_heartbeat()->add_ranks();
+  rank.set_job(id);
+  rank.set_epoch(1);
+  rank.set_state(v1::RANK_SUCCEEDED);
+  rank.mutable_progress()->set_step(100'000);
+  Say(w1, report);
+  reconciler_->Pass();
+  EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
+  EXPECT_EQ(JobNow(id).progress().step(), 0);
+  const auto events = store_.Events(id, 0, 100);
+  EXPECT_TRUE(std::none_of(events->begin(), events->end(),
+                           [](const v1::JobEvent& event) { return event.has_step(); }));
+  Say(w0, set);
+  v1::WorkerMessage need;
+  need.mutable_need_program()->set_sha256("program of stage 0");
+  Say(w0, need);
+  EXPECT_EQ(w0.received.back().program().error(), "");
+  Say(w1, need);
+  EXPECT_EQ(w1.received.back().program().error(),
+            "the coordinator cannot read it: no job that runs on this worker has it");
+}
+
+TEST_F(ReconcilerTest, AJobKnowsWhoSubmittedIt) {
+  const auto job =
+      reconciler_->Submit(Spec("a"), absl::NotFoundError("no worker"), Admission::kQueued, "alice");
+  ASSERT_TRUE(job.ok());
+  EXPECT_EQ(job->owner(), "alice");
+  StartCoordinator();
+  EXPECT_EQ(JobNow(job->id()).owner(), "alice");
+}
+
 TEST_F(ReconcilerTest, ProgramsTravelInChunksOfAMebibyte) {
   FakeWorker& w0 = AddWorker("w0", 1);
   std::string bytes(static_cast<size_t>(kProgramChunkBytes) * 2 + 5, 'p');
-  ASSERT_TRUE(store_.Commit({.programs = {{.sha256 = "ab", .bytes = bytes}}}).ok());
+  PlannedJob planned = *PrepareFake(Spec("a"), *reconciler_->BudgetNow(Spec("a")));
+  planned.programs[0].bytes = bytes;
+  ASSERT_TRUE(reconciler_->Submit(Spec("a"), planned).ok());
+  Settle();
+  w0.received.clear();
   v1::WorkerMessage need;
-  need.mutable_need_program()->set_sha256("ab");
+  need.mutable_need_program()->set_sha256(planned.programs[0].sha256);
   Say(w0, need);
   std::string received;
   for (const v1::CoordinatorMessage& message : w0.received) {

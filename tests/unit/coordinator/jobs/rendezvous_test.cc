@@ -12,6 +12,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kRanks = 64;
 
 v1::KvSet Set(const std::string& key, const std::string& value, int64_t epoch = 1) {
   v1::KvSet set;
@@ -33,10 +34,10 @@ v1::KvWait Wait(uint64_t request, const std::vector<std::string>& keys, int64_t 
 
 TEST(RendezvousTest, AWaitIsAnsweredWhenAllItsKeysAreSet) {
   Rendezvous rendezvous;
-  ASSERT_TRUE(rendezvous.Set(Set("x", "1")).ok());
+  ASSERT_TRUE(rendezvous.Set(Set("x", "1"), kRanks).ok());
   ASSERT_TRUE(rendezvous.Wait("w0", Wait(5, {"y", "x"}), 0).ok());
   EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty());
-  ASSERT_TRUE(rendezvous.Set(Set("y", "2")).ok());
+  ASSERT_TRUE(rendezvous.Set(Set("y", "2"), kRanks).ok());
   const auto answers = rendezvous.TakeAnswers(0);
   ASSERT_THAT(answers, SizeIs(1));
   EXPECT_EQ(answers[0].worker, "w0");
@@ -47,7 +48,7 @@ TEST(RendezvousTest, AWaitIsAnsweredWhenAllItsKeysAreSet) {
 
 TEST(RendezvousTest, EpochsDoNotSeeEachOther) {
   Rendezvous rendezvous;
-  ASSERT_TRUE(rendezvous.Set(Set("x", "old", 0)).ok());
+  ASSERT_TRUE(rendezvous.Set(Set("x", "old", 0), kRanks).ok());
   ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
   EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty());
 }
@@ -65,13 +66,13 @@ TEST(RendezvousTest, AWaitAskedAgainAfterAReconnectIsAnsweredOnce) {
   Rendezvous rendezvous;
   ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
   ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
-  ASSERT_TRUE(rendezvous.Set(Set("x", "1")).ok());
+  ASSERT_TRUE(rendezvous.Set(Set("x", "1"), kRanks).ok());
   EXPECT_THAT(rendezvous.TakeAnswers(0), SizeIs(1));
 }
 
 TEST(RendezvousTest, ForgettingAnEpochDropsItsKeysAndWaits) {
   Rendezvous rendezvous;
-  ASSERT_TRUE(rendezvous.Set(Set("x", "1")).ok());
+  ASSERT_TRUE(rendezvous.Set(Set("x", "1"), kRanks).ok());
   ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"z"}), 0).ok());
   rendezvous.Forget("a-1", 1);
   ASSERT_TRUE(rendezvous.Wait("w0", Wait(2, {"x"}), 0).ok());
@@ -80,13 +81,37 @@ TEST(RendezvousTest, ForgettingAnEpochDropsItsKeysAndWaits) {
 
 TEST(RendezvousTest, LimitsAreRefusals) {
   Rendezvous rendezvous;
-  EXPECT_EQ(rendezvous.Set(Set("x", std::string(kRendezvousValueBytesMax + 1, 'v'))).code(),
+  EXPECT_EQ(rendezvous.Set(Set("x", std::string(kRendezvousValueBytesMax + 1, 'v')), kRanks).code(),
             absl::StatusCode::kResourceExhausted);
   for (size_t i = 0; i < kRendezvousKeysMax; ++i) {
-    ASSERT_TRUE(rendezvous.Set(Set(std::to_string(i), "v")).ok());
+    ASSERT_TRUE(rendezvous.Set(Set(std::to_string(i), "v"), kRanks).ok());
   }
-  EXPECT_EQ(rendezvous.Set(Set("one more", "v")).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(rendezvous.Set(Set("0", "again")).ok());
+  EXPECT_EQ(rendezvous.Set(Set("one more", "v"), kRanks).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(rendezvous.Set(Set("0", "again"), kRanks).ok());
+  EXPECT_EQ(rendezvous.Set(Set(std::string(kRendezvousKeyBytesMax + 1, 'k'), "v", 2), 2).code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(RendezvousTest, ASmallGangHoldsLittle) {
+  Rendezvous rendezvous;
+  const std::string value(kRendezvousValueBytesMax, 'v');
+  absl::Status status;
+  int64_t set = 0;
+  for (; status.ok() && set < 100; ++set)
+    status = rendezvous.Set(Set(std::to_string(set), value), 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the limit for 2 ranks is"));
+  EXPECT_LE(set, RendezvousBytesMax(2) / static_cast<int64_t>(kRendezvousValueBytesMax) + 1);
+  EXPECT_TRUE(rendezvous.Set(Set("0", "less"), 2).ok()) << "one that replaces another counts once";
+  EXPECT_TRUE(rendezvous.Set(Set("more", value), 2).ok());
+  rendezvous.Forget("a-1", 1);
+  EXPECT_TRUE(rendezvous.Set(Set("0", value), 2).ok());
+
+  Rendezvous keys;
+  for (size_t i = 0; i < kRendezvousKeysPerRankMax; ++i)
+    ASSERT_TRUE(keys.Set(Set(std::to_string(i), "v"), 1).ok());
+  EXPECT_FALSE(keys.Set(Set("one more", "v"), 1).ok());
 }
 
 }  // namespace

@@ -198,10 +198,10 @@ TEST_F(WebApiTest, TheEndOfALogAndWhatComesAfterIt) {
     chunk.set_text("a \xff b");
     chunk.mutable_position()->set_epoch(1);
     chunk.mutable_position()->set_offset(5);
-    control_.LogArrived(chunk);
+    control_.LogArrived("w0", chunk);
     chunk.clear_text();
     chunk.set_end(true);
-    control_.LogArrived(chunk);
+    control_.LogArrived("w0", chunk);
   });
   ASSERT_TRUE(asked->done.WaitForNotificationWithTimeout(absl::Seconds(10)));
   const json log = json::parse(asked->response.body);
