@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/system/layout_data.h"
@@ -201,6 +202,33 @@ TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepMomentsInFewerBitsOnAnyTier)
         const Tiers tiers = {zero == 3 ? tier : v1::DEVICE, tier, tier};
         ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident,
                    absl::StrCat(format, " zero ", zero, " ", Describe(tiers)));
+      }
+    }
+  }
+}
+
+// The shares of a class are handed out by themselves: some masters stay whose weights leave.
+TEST(OffloadBitwiseTest, RoundedWeightsMayLeaveWhereTheirMastersStay) {
+  JobData data = DataOf("llama");
+  for (const uint32_t zero : {0, 3}) {
+    for (const double clip : {1.0, 0.0}) {
+      data.train.set_clip_grad_norm(static_cast<float>(clip));
+      v1::Layout layout = Resident();
+      layout.set_precision("bf16");
+      layout.set_data_parallel(zero > 0 ? 2 : 1);
+      layout.set_zero_stage(zero);
+      layout.set_parameter_format("bf16");
+      const JobResult resident = TrainLayout(data, layout, kSteps);
+      for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
+        v1::Layout away = layout;
+        v1::TierShares* optimizer = away.mutable_offload()->mutable_optimizer();
+        v1::TierShares* parameter = away.mutable_offload()->mutable_parameter();
+        optimizer->set_device(0.75);
+        parameter->set_device(0.25);
+        for (const auto& [shares, part] : {std::pair(optimizer, 0.25), {parameter, 0.75}})
+          tier == v1::HOST ? shares->set_host(part) : shares->set_nvme(part);
+        ExpectSame(TrainLayout(data, away, kSteps), resident,
+                   absl::StrCat("zero ", zero, ", clip ", clip, ", ", v1::Tier_Name(tier)));
       }
     }
   }

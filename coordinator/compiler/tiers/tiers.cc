@@ -98,13 +98,18 @@ void TierCopies::FromDevice(Slice from, Slice to, const std::string& name) {
 
 void TierCopies::Round(Slice from, Slice to, const std::string& name) {
   const v1::Tier tier = builder_.graph().TierOf(from);
-  if (tier == v1::DEVICE) return Cast(from, to, name);
+  const bool leaves = tier == v1::DEVICE && builder_.graph().TierOf(to) != v1::DEVICE;
+  if (tier == v1::DEVICE && !leaves) return Cast(from, to, name);
   const int64_t elements = from.shape.Elements(), chunk = ChunkElements(from.shape.dtype);
   const int64_t page = StreamedElements(to.shape.dtype);
   const int64_t pieces = std::max<int64_t>(1, chunk / page) * page;
   for (int64_t begin = 0; begin < elements; begin += pieces) {
     const int64_t count = std::min(pieces, elements - begin);
     Slice piece = Range(from, begin, count);
+    if (leaves) {
+      RoundAndLeave(piece, Range(to, begin, count), name);
+      continue;
+    }
     if (tier == v1::NVME) {
       const Slice staging = Staging(Ring::kFetch, piece, name);
       builder_.Copy(v1::NVME_LOAD, {Padded(piece), staging}, absl::StrCat("load ", name));
@@ -112,6 +117,18 @@ void TierCopies::Round(Slice from, Slice to, const std::string& name) {
     }
     RoundOnHost(piece, Range(to, begin, count), name);
   }
+}
+
+void TierCopies::RoundAndLeave(Slice here, Slice to, const std::string& name) {
+  const int64_t elements = to.shape.Elements();
+  const Slice rounded = builder_.NewValue(absl::StrCat("rounded.", name), v1::COMMUNICATION,
+                                          to.shape.dtype, {elements});
+  Cast(here, rounded, name);
+  const bool on_nvme = builder_.graph().TierOf(to) == v1::NVME;
+  const Slice staging = on_nvme ? Staging(Ring::kRounded, to, name) : to;
+  builder_.Copy(v1::TO_HOST, {rounded, Range(staging, 0, elements)}, absl::StrCat("move ", name));
+  if (on_nvme)
+    builder_.Copy(v1::NVME_STORE, {staging, Padded(to)}, absl::StrCat("store rounded ", name));
 }
 
 void TierCopies::RoundOnHost(Slice here, Slice to, const std::string& name) {

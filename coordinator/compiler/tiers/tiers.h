@@ -68,8 +68,8 @@ class TierCopies {
   void ToDevice(Slice from, Slice to, const std::string& name);
   void FromDevice(Slice from, Slice to, const std::string& name);
 
-  // All of a dense slice in `to`'s type, wherever both rest. What is off the device the host
-  // rounds, so that fewer bits travel.
+  // All of a dense slice in `to`'s type, wherever both rest. It is rounded where it rests, by the
+  // host where that is off the device, so that fewer bits travel.
   void Round(Slice from, Slice to, const std::string& name);
   // The same of one piece that is on the host.
   void RoundOnHost(Slice here, Slice to, const std::string& name);
@@ -80,6 +80,8 @@ class TierCopies {
   static Slice Padded(const Slice& piece);
 
  private:
+  // One piece that is on the device to another tier.
+  void RoundAndLeave(Slice here, Slice to, const std::string& name);
   void Cast(Slice from, Slice to, const std::string& name);
 
   const int64_t chunk_bytes_;
