@@ -16,6 +16,12 @@ namespace {
 
 constexpr int kFormat = 1;  // of the tables below
 
+// A file beside the store that says that there was one.
+constexpr char kUsedEnding[] = ".used";
+constexpr char kUsedText[] =
+    "There is a store beside this file. Where it is missing the coordinator does not start: its "
+    "jobs would be lost without a word.\n";
+
 constexpr char kTables[] = R"sql(
   CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, version INTEGER NOT NULL, data BLOB NOT NULL);
@@ -155,7 +161,13 @@ class SqliteStore::Query {
 // name is the remains of one: who began anew there would forget every job without a word.
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(std::string_view path) {
   std::error_code error;
+  const std::string used = absl::StrCat(Absl(path), kUsedEnding);
   if (!std::filesystem::exists(path, error)) {
+    if (std::filesystem::exists(used, error)) {
+      return absl::DataLossError(absl::StrCat(
+          Absl(path), " is missing, but this directory held one: restore a copy, or remove ", used,
+          " to begin without jobs"));
+    }
     const std::string fresh = absl::StrCat(Absl(path), ".new");
     std::filesystem::remove(fresh, error);
     RETURN_IF_ERROR(OpenFile(fresh).status());  // closed again: its log is in the file
@@ -166,12 +178,15 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(std::string_view 
     std::filesystem::remove(fresh, error);
   } else if (std::filesystem::is_regular_file(path, error) &&
              std::filesystem::file_size(path, error) == 0) {
-    return absl::DataLossError(
-        absl::StrCat(Absl(path), " is empty, which no store is: its jobs are lost",
-                     Absl(WayOut(absl::StatusCode::kDataLoss)),
-                     ", or remove it to begin without jobs"));
+    return absl::DataLossError(absl::StrCat(
+        Absl(path), " is empty, which no store is: its jobs are lost",
+        Absl(WayOut(absl::StatusCode::kDataLoss)), ", or remove it to begin without jobs"));
   }
-  return OpenFile(path);
+  auto store = OpenFile(path);
+  // After the store is there: who comes here meanwhile finds it.
+  if (store.ok() && !std::filesystem::exists(used, error))
+    RETURN_IF_ERROR(WriteSyncedFile(used, kUsedText));
+  return store;
 }
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenFile(std::string_view path) {

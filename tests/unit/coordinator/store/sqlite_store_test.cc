@@ -57,6 +57,19 @@ TEST_F(SqliteStoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_EQ((*store)->Learned()->front().external_bytes, 5);
 }
 
+TEST_F(SqliteStoreTest, AStoreThatWasThereIsNotTakenForANewOne) {
+  ASSERT_TRUE(SqliteStore::Open(file_).ok());
+  std::filesystem::remove(file_);
+  const auto store = SqliteStore::Open(file_);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store.status().message(),
+            file_ + " is missing, but this directory held one: restore a copy, or remove " + file_ +
+                ".used to begin without jobs");
+  EXPECT_FALSE(std::filesystem::exists(file_)) << "nothing was made";
+  std::filesystem::remove(file_ + ".used");
+  EXPECT_TRUE(SqliteStore::Open(file_).ok());
+}
+
 TEST_F(SqliteStoreTest, AnEmptyFileIsNoStore) {
   std::ofstream(file_).flush();
   const auto store = SqliteStore::Open(file_);
