@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <array>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/name.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
@@ -15,7 +15,6 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kScheme = "terrace://";
-constexpr size_t kNameBytesMax = 128;
 constexpr size_t kShownBytesMax = 160;
 
 constexpr std::array<std::string_view, kRoles> kRoleNames = {"worker", "viewer", "submitter",
@@ -78,21 +77,6 @@ absl::StatusOr<std::optional<Grant>> ParseGrant(std::string_view uri) {
   Grant grant{.role = *role, .name = std::string(rest.substr(slash + 1))};
   RETURN_IF_ERROR(CheckGrant(grant));
   return grant;
-}
-
-absl::Status CheckName(std::string_view what, std::string_view name) {
-  const auto may_be = [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '@' ||
-           c == '-';
-  };
-  if (!name.empty() && name.size() <= kNameBytesMax &&
-      std::all_of(name.begin(), name.end(), may_be) &&
-      absl::ascii_isalnum(static_cast<unsigned char>(name.front()))) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      Absl(what), ": got \"", CleanLine(name, kShownBytesMax), "\", must be 1 to ", kNameBytesMax,
-      " letters, digits and \"._@-\", and begin with a letter or digit"));
 }
 
 absl::Status CheckGrant(const Grant& grant) {

@@ -50,10 +50,7 @@ std::string UriOf(const Grant& grant);
 // nullopt of a URI that is none of ours. INVALID_ARGUMENT of one that begins as ours do.
 absl::StatusOr<std::optional<Grant>> ParseGrant(std::string_view uri);
 
-// INVALID_ARGUMENT, which begins with `what`, unless it has 1 to 128 letters, digits, '.', '_', '@'
-// and '-', the first of them a letter or digit.
-absl::Status CheckName(std::string_view what, std::string_view name);
-// That, or "*" of a worker.
+// CheckName() of base/name.h, or "*" of a worker.
 absl::Status CheckGrant(const Grant& grant);
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/name.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
@@ -15,7 +16,55 @@
 namespace terrace {
 namespace {
 
-constexpr size_t kNameBytesMax = 253;  // of a host's name
+constexpr int64_t kMemoryBytesMax = int64_t{1} << 50;
+constexpr uint32_t kThreadsPerDeviceMax = 1 << 16;
+constexpr size_t kTextBytesMax = 1024;             // of each text that a worker says of itself
+constexpr size_t kNodeBytesMax = size_t{4} << 20;  // with its profile
+constexpr size_t kJobIdBytesMax = 512;
+
+// INVALID_ARGUMENT: `value` is not from `least` to `most`.
+absl::Status CheckRange(std::string_view what, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the worker's ", Absl(what), ": got ", value,
+                                                 ", must be from ", least, " to ", most));
+}
+
+absl::Status CheckNode(const v1::Node& node) {
+  if (absl::Status status = CheckName("the worker's name", node.name()); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(status.message(), "; start it with another --name"));
+  }
+  RETURN_IF_ERROR(CheckRange("devices", node.devices(), 1, kRanksPerNodeMax));
+  RETURN_IF_ERROR(CheckRange("gpus", node.gpus(), 0, kRanksPerNodeMax));
+  RETURN_IF_ERROR(
+      CheckRange("threads per device", node.threads_per_device(), 0, kThreadsPerDeviceMax));
+  RETURN_IF_ERROR(CheckRange("memory", node.memory_bytes(), 0, kMemoryBytesMax));
+  RETURN_IF_ERROR(CheckRange("device memory", node.device_memory_bytes(), 0, kMemoryBytesMax));
+  if (!node.device().empty() && node.device() != "cpu" && node.device() != "cuda") {
+    return absl::InvalidArgumentError(absl::StrCat("the worker's device: got \"",
+                                                   CleanLine(node.device(), kTextBytesMax),
+                                                   "\", must be cpu or cuda"));
+  }
+  for (const std::string* text : {&node.address(), &node.instruction_set(), &node.metrics_address(),
+                                  &node.version(), &node.device_name(), &node.data_address()}) {
+    RETURN_IF_ERROR(CheckRange("bytes of a text", static_cast<int64_t>(text->size()), 0,
+                               static_cast<int64_t>(kTextBytesMax)));
+  }
+  return CheckRange("bytes of its registration", static_cast<int64_t>(node.ByteSizeLong()), 0,
+                    static_cast<int64_t>(kNodeBytesMax));
+}
+
+// Of what no worker says.
+absl::Status CheckReport(std::string_view name, const v1::RankReport& report) {
+  const bool valid = v1::RankState_IsValid(report.state()) &&
+                     report.state() != v1::RANK_STATE_UNSPECIFIED && report.epoch() >= 0 &&
+                     report.progress().step() >= 0 && report.job().size() <= kJobIdBytesMax;
+  if (valid) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      Absl(name), " reports what cannot be of rank ", report.rank(), " of job ",
+      CleanLine(report.job(), kJobIdBytesMax), ": state ", static_cast<int>(report.state()),
+      ", epoch ", report.epoch(), ", step ", report.progress().step()));
+}
 
 bool IsAlive(const v1::RankReport& report) {
   return report.state() != v1::RANK_SUCCEEDED && report.state() != v1::RANK_FAILED;
@@ -82,15 +131,16 @@ std::string_view NodeStateName(NodeState state) {
 
 absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t now_ns,
                                std::string_view instance) {
-  if (node.name().empty() || node.devices() == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a worker needs a name and a device; got name \"", node.name(), "\" and ",
-                     node.devices(), " devices"));
-  }
-  if (node.name() != CleanLine(node.name(), kNameBytesMax)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the worker's name: got \"", CleanLine(node.name(), kNameBytesMax), "\", must be at most ",
-        kNameBytesMax, " bytes without control characters; start it with another --name"));
+  RETURN_IF_ERROR(CheckNode(node));
+  const auto former = nodes_.find(node.name());
+  if (former != nodes_.end() && former->second.connected && !instance.empty() &&
+      !former->second.instance.empty() && former->second.instance != instance &&
+      StateOf(former->second, now_ns) != NodeState::kLost) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "a worker ", node.name(), " is connected, from ", former->second.node.address(),
+        ": names must differ. If it is the former process of this one, this one is let in when "
+        "that has ended or was silent for ",
+        timing_.lost_after_ns / 1'000'000'000, " s"));
   }
   if (nodes_.size() >= kNodesMax && !nodes_.contains(node.name())) {
     return absl::ResourceExhaustedError(
@@ -180,6 +230,7 @@ absl::Status Cluster::Heartbeat(std::string_view name, uint64_t session,
                                                      heartbeat.ranks_size(),
                                                      " ranks; the limit is ", kRanksPerNodeMax));
   }
+  for (const v1::RankReport& report : heartbeat.ranks()) RETURN_IF_ERROR(CheckReport(name, report));
   Entry& entry = *found;
   entry.reported = true;
   entry.lost = false;

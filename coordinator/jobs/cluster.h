@@ -46,12 +46,14 @@ class Cluster {
   };
   Cluster(const Timing& timing, int64_t start_ns) : timing_(timing), start_ns_(start_ns) {}
 
-  // `session` names the connection; the newest of a name is the valid one. INVALID_ARGUMENT: no
-  // name or no device. RESOURCE_EXHAUSTED: kNodesMax.
+  // `session` names the connection; the newest of a name is the valid one. INVALID_ARGUMENT: a name
+  // or number that no worker has. RESOURCE_EXHAUSTED: kNodesMax. ALREADY_EXISTS: another process
+  // has that name, and is heard.
   // `instance` tells one process of the worker from the next; empty: it does not say.
   absl::Status Register(const v1::Node& node, uint64_t session, int64_t now_ns,
                         std::string_view instance = "");
-  // FAILED_PRECONDITION when the session is not the valid one of that name.
+  // FAILED_PRECONDITION when the session is not the valid one of that name. INVALID_ARGUMENT: it
+  // reports what cannot be; nothing of it counts.
   absl::Status Heartbeat(std::string_view name, uint64_t session, const v1::Heartbeat& heartbeat,
                          int64_t now_ns, int64_t unix_ms);
   void Disconnect(std::string_view name, uint64_t session);

@@ -55,7 +55,8 @@ absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
         return absl::OkStatus();
       }
       RETURN_IF_ERROR(CheckPlaced(worker, entry->job.id(), entry->job.epoch()));
-      return rendezvous_.Wait(worker, message.kv_wait(), clock_.MonotonicNanos());
+      return rendezvous_.Wait(worker, message.kv_wait(), entry->job.placement().ranks_size(),
+                              clock_.MonotonicNanos());
     }
     case v1::WorkerMessage::kPeerChecked:
       if (!message.peer_checked().error().empty()) {

@@ -38,7 +38,8 @@ absl::Status Rendezvous::Set(const v1::KvSet& set, int64_t ranks) {
   return absl::OkStatus();
 }
 
-absl::Status Rendezvous::Wait(std::string_view worker, const v1::KvWait& wait, int64_t now_ns) {
+absl::Status Rendezvous::Wait(std::string_view worker, const v1::KvWait& wait, int64_t ranks,
+                              int64_t now_ns) {
   const auto same = [&](const Pending& pending) {
     return pending.worker == worker && pending.wait.job() == wait.job() &&
            pending.wait.epoch() == wait.epoch() && pending.wait.rank() == wait.rank() &&
@@ -49,9 +50,20 @@ absl::Status Rendezvous::Wait(std::string_view worker, const v1::KvWait& wait, i
     return absl::ResourceExhaustedError(
         absl::StrCat("there are ", pending_.size(), " open rendezvous waits, the limit"));
   }
+  const auto of_gang = std::count_if(pending_.begin(), pending_.end(), [&](const Pending& other) {
+    return other.wait.job() == wait.job() && other.wait.epoch() == wait.epoch();
+  });
+  if (of_gang >= ranks * static_cast<int64_t>(kRendezvousWaitsPerRankMax) ||
+      static_cast<size_t>(wait.keys_size()) > kRendezvousKeysMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "job ", wait.job(), " of ", ranks, " ranks has ", of_gang,
+        " open rendezvous waits and wants another for ", wait.keys_size(), " keys; the limits are ",
+        kRendezvousWaitsPerRankMax, " a rank, and ", kRendezvousKeysMax, " keys"));
+  }
+  const int64_t timeout_ms = std::clamp(wait.timeout_ms(), int64_t{0}, kRendezvousWaitMsMax);
   pending_.push_back({.worker = std::string(worker),
                       .wait = wait,
-                      .deadline_ns = now_ns + wait.timeout_ms() * 1'000'000});
+                      .deadline_ns = now_ns + timeout_ms * 1'000'000});
   return absl::OkStatus();
 }
 

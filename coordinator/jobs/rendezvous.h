@@ -24,6 +24,8 @@ inline constexpr size_t kRendezvousKeysPerRankMax = 1024;
 inline constexpr size_t kRendezvousKeyBytesMax = 256;
 inline constexpr size_t kRendezvousValueBytesMax = 1 << 20;
 inline constexpr size_t kRendezvousWaitsMax = 65536;  // of all gangs
+inline constexpr size_t kRendezvousWaitsPerRankMax = 16;
+inline constexpr int64_t kRendezvousWaitMsMax = int64_t{24} * 3'600'000;
 
 // Of the keys and values of one gang. Each member of a group tells the others an address for each
 // of them, so it grows with their square.
@@ -42,7 +44,7 @@ class Rendezvous {
   // replaces its value.
   absl::Status Set(const v1::KvSet& set, int64_t ranks);
   // The same wait of the same worker again (after a reconnect) replaces the old one.
-  absl::Status Wait(std::string_view worker, const v1::KvWait& wait, int64_t now_ns);
+  absl::Status Wait(std::string_view worker, const v1::KvWait& wait, int64_t ranks, int64_t now_ns);
   // Takes the waits that are complete, and those that have expired, with an error that names a
   // missing key.
   std::vector<Answer> TakeAnswers(int64_t now_ns);

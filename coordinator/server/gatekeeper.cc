@@ -18,9 +18,9 @@ constexpr size_t kPathBytesMax = 100;
 constexpr size_t kVerifiedMax = 4096;  // certificates that are remembered
 
 constexpr std::array<std::string_view, kRefusals> kRefusalNames = {
-    "no_certificate", "unreadable",   "wrong_authority", "expired",
-    "not_yet_valid",  "not_for_this", "no_role",         "token",
-    "role",           "not_own",      "not_placed"};
+    "no_certificate", "unreadable", "wrong_authority", "expired",    "not_yet_valid",
+    "not_for_this",   "no_role",    "token",           "role",       "not_own",
+    "not_placed",     "nonsense",   "limit",           "name_taken", "silent"};
 
 Refusal RefusalOf(CertificateProblem problem) {
   switch (problem) {

@@ -42,8 +42,12 @@ enum class Refusal {
   kRole,       // it may not make this call
   kNotOwn,     // it may, but not for this job or worker
   kNotPlaced,  // a worker spoke of a job that does not run there
+  kNonsense,   // what a worker said cannot be
+  kLimit,      // a worker went beyond a limit
+  kNameTaken,  // another worker of that name is there
+  kSilent,     // a worker's stream did not begin with its registration in time, or was one too many
 };
-inline constexpr size_t kRefusals = 11;
+inline constexpr size_t kRefusals = 15;
 std::string_view RefusalName(Refusal refusal);  // "wrong_authority"
 
 // The metadata of a call that holds a token.

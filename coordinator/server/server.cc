@@ -42,6 +42,7 @@ constexpr size_t kTokenBytesMin = 16;
 constexpr int kWindowBytes = 1 << 20;  // of a stream: 50 MB/s over 20 ms
 // Of the time that a plan may take: an evaluation ends itself before it is ended.
 constexpr double kEvaluationShare = 0.7;
+constexpr int kStreamsMax = 256;
 constexpr int kPingMs = 5'000;
 constexpr int kSilenceMs = 10'000;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
@@ -66,6 +67,8 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, const ServerTls& t
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingMs);
   // Of a connection that never speaks; two minutes where nothing is said.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kSilenceMs);
+  // Of one connection: a client has a few, a worker one.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
   builder.SetMaxReceiveMessageSize(kRpcMessageBytesMax);
   for (grpc::Service* service : services) builder.RegisterService(service);
   listening.server = builder.BuildAndStart();

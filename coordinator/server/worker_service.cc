@@ -4,6 +4,8 @@
 #include <deque>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -23,12 +25,12 @@ class WorkerStream final
       public std::enable_shared_from_this<WorkerStream> {
  public:
   static WorkerStream* Start(Control& control, const CallGuard& guard,
-                             const std::string& coordinator_id,
+                             const std::string& coordinator_id, int* unregistered,
                              const grpc::CallbackServerContext& context) {
     auto stream = std::make_shared<WorkerStream>(
         control, guard, coordinator_id, guard.Begin("Connect", context), InstanceOf(context));
     stream->self_ = stream;
-    stream->StartRead(&stream->incoming_);
+    control.loop().Post([stream, unregistered] { stream->Begin(unregistered); });
     return stream.get();
   }
 
@@ -55,6 +57,49 @@ class WorkerStream final
     const auto& metadata = context.client_metadata();
     const auto found = metadata.find(kWorkerInstanceKey);
     return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
+  }
+
+  // `unregistered` is the service's: how many streams have not said who they are.
+  void Begin(int* unregistered) {
+    if (ended_) return;
+    if (*unregistered >= kUnregisteredMax) {
+      guard_.gate().Count(Refusal::kSilent);
+      return End(absl::UnavailableError(
+          "too many streams have not said which worker they are: try again later"));
+    }
+    unregistered_ = unregistered;
+    ++*unregistered_;
+    StartRead(&incoming_);
+    control_.CallAfter(kRegisterWithin, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (self == nullptr || self->unregistered_ == nullptr) return;
+      self->guard_.gate().Count(Refusal::kSilent);
+      self->End(
+          absl::DeadlineExceededError(absl::StrCat("no worker registered on this stream within ",
+                                                   absl::ToInt64Seconds(kRegisterWithin), " s")));
+    });
+  }
+  // It has said who it is, or ended.
+  void LeaveUnregistered() {
+    if (unregistered_ != nullptr) --*unregistered_;
+    unregistered_ = nullptr;
+  }
+
+  void CountRefusal(const absl::Status& status) {
+    switch (status.code()) {
+      case absl::StatusCode::kPermissionDenied:
+        guard_.gate().Count(Refusal::kNotPlaced);
+        return Note("Say", status);
+      case absl::StatusCode::kInvalidArgument:
+        return guard_.gate().Count(Refusal::kNonsense);
+      case absl::StatusCode::kResourceExhausted:
+        return guard_.gate().Count(Refusal::kLimit);
+      case absl::StatusCode::kFailedPrecondition:
+      case absl::StatusCode::kAlreadyExists:
+        return guard_.gate().Count(Refusal::kNameTaken);
+      default:
+        return;
+    }
   }
 
   void OnReadDone(bool ok) override {
@@ -87,10 +132,7 @@ class WorkerStream final
       return absl::OkStatus();
     }
     absl::Status status = control_.reconciler().WorkerSaid(name_, session_, incoming_);
-    if (absl::IsPermissionDenied(status)) {
-      guard_.gate().Count(Refusal::kNotPlaced);
-      Note("Say", status);
-    }
+    if (!status.ok()) CountRefusal(status);
     return status;
   }
 
@@ -102,9 +144,13 @@ class WorkerStream final
     if (node.address().empty()) node.set_address(call_->record.caller.peer);
     session_ = control_.NewSession();
     absl::Status status = guard_.CheckNode(*call_, node.name());
-    if (status.ok()) status = control_.reconciler().WorkerRegistered(node, session_, instance_);
+    if (status.ok()) {
+      status = control_.reconciler().WorkerRegistered(node, session_, instance_);
+      if (!status.ok()) CountRefusal(status);
+    }
     call_->record.node = node.name();
     Note("Register", status);
+    LeaveUnregistered();
     if (status.ok()) {
       name_ = node.name();
       control_.AttachWorker(name_, session_, this);
@@ -131,6 +177,7 @@ class WorkerStream final
   void End(const absl::Status& status) {
     if (ended_) return;
     ended_ = true;
+    LeaveUnregistered();
     status_ = ToGrpc(status);
     if (!name_.empty()) {
       log::Info("worker ", name_, " has disconnected", status.message().empty() ? "" : ": ",
@@ -153,7 +200,8 @@ class WorkerStream final
   const std::string instance_;
   std::shared_ptr<WorkerStream> self_;  // until OnDone
   v1::WorkerMessage incoming_;
-  std::string name_;  // empty: not registered yet
+  std::string name_;             // empty: not registered yet
+  int* unregistered_ = nullptr;  // while it is one of them
   uint64_t session_ = 0;
   std::deque<v1::CoordinatorMessage> queue_;  // the front is being written while writing_
   size_t queued_bytes_ = 0;
@@ -170,13 +218,14 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
 
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Connect(
       grpc::CallbackServerContext* context) override {
-    return WorkerStream::Start(control_, guard_, coordinator_id_, *context);
+    return WorkerStream::Start(control_, guard_, coordinator_id_, &unregistered_, *context);
   }
 
  private:
   Control& control_;
   const CallGuard& guard_;
   const std::string coordinator_id_;
+  int unregistered_ = 0;  // used on the control loop
 };
 
 }  // namespace

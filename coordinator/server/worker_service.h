@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
 #include "coordinator/control/control.h"
 #include "coordinator/server/call_guard.h"
 
@@ -21,6 +22,10 @@ inline constexpr int64_t kHeartbeatMs = 1000;
 // Not yet written to one worker; beyond it the stream is closed, and the worker connects again and
 // reports afresh.
 inline constexpr size_t kWorkerBytesQueuedMax = size_t{512} << 20;
+
+// Until when a stream must say who it is, and how many there may be that have not.
+inline constexpr absl::Duration kRegisterWithin = absl::Seconds(10);
+inline constexpr int kUnregisteredMax = 1024;
 
 // `coordinator_id` tells workers whether they talk to the coordinator they knew. The others are
 // borrowed.

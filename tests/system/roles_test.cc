@@ -26,6 +26,7 @@
 #include "proto/v1/drain.grpc.pb.h"
 #include "proto/v1/job.grpc.pb.h"
 #include "proto/v1/worker.grpc.pb.h"
+#include "proto/worker_instance.h"
 #include "tests/support/http_client.h"
 #include "tests/system/control_cluster.h"
 
@@ -158,11 +159,11 @@ class RolesTest : public testing::Test {
     std::unique_ptr<Stream> stream;
 
     // What the coordinator answers to a registration as `name`.
-    std::string Register(const std::string& name) {
+    std::string Register(const std::string& name, uint32_t devices = 1) {
       v1::WorkerMessage hello;
       v1::Node& node = *hello.mutable_register_()->mutable_node();
       node.set_name(name);
-      node.set_devices(1);
+      node.set_devices(devices);
       node.set_device("cpu");
       node.set_device_memory_bytes(int64_t{1} << 30);
       node.set_threads_per_device(1);
@@ -178,10 +179,13 @@ class RolesTest : public testing::Test {
       return stream->Finish();
     }
   };
-  Peer Connect(const KeyPair& pair) const {
+  Peer Connect(const KeyPair& pair) const { return Connect(Dial(pair)); }
+  static Peer Connect(const std::shared_ptr<grpc::Channel>& channel,
+                      const std::string& instance = "") {
     Peer peer;
-    peer.stub = v1::WorkerService::NewStub(Dial(pair));
+    peer.stub = v1::WorkerService::NewStub(channel);
     peer.context = std::make_unique<grpc::ClientContext>();
+    if (!instance.empty()) peer.context->AddMetadata(kWorkerInstanceKey, instance);
     peer.context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     peer.stream = peer.stub->Connect(peer.context.get());
     return peer;
@@ -374,6 +378,52 @@ TEST_F(RolesTest, AWorkerCannotReachIntoJobsOfOthers) {
   Expect(drain("node-1"), StatusCode::PERMISSION_DENIED, "worker node-1 itself or an operator may",
          "not_own");
   EXPECT_TRUE(drain("node-2").ok());
+}
+
+TEST_F(RolesTest, WorkersThatSayNonsenseAreRefusedAndDelayNobody) {
+  const std::string id = RunningJob();
+  const KeyPair any = Of(Role::kWorker, "*");
+  for (const char* name : {"../../x", "a\nb", ""}) {
+    Peer peer = Connect(any);
+    EXPECT_THAT(peer.Register(name), HasSubstr("the worker's name: got"));
+    Expect(peer.End(), StatusCode::INVALID_ARGUMENT, "the worker's name: got", "nonsense");
+  }
+  EXPECT_THAT(Connect(any).Register(std::string(10'000'000, 'n')), HasSubstr("the worker's name"));
+  EXPECT_THAT(Connect(any).Register("node-2", UINT32_MAX),
+              HasSubstr("devices: got 4294967295, must be from 1 to 1024"));
+
+  // The same name from another process.
+  Peer twin = Connect(Dial(Of(Role::kWorker, "node-1")), "another process");
+  EXPECT_THAT(twin.Register("node-1"), HasSubstr("a worker node-1 is connected, from"));
+  Expect(twin.End(), StatusCode::ALREADY_EXISTS, "names must differ", "name_taken");
+
+  // A state that there is not, a key beyond its limit, a message beyond its limit.
+  Peer liar = Connect(any);
+  ASSERT_EQ(liar.Register("node-2"), "");
+  v1::WorkerMessage report;
+  report.mutable_heartbeat()->add_ranks()->set_state(static_cast<v1::RankState>(99));
+  ASSERT_TRUE(liar.stream->Write(report));
+  Expect(liar.End(), StatusCode::INVALID_ARGUMENT, "state 99", "nonsense");
+  Peer large = Connect(any);
+  ASSERT_EQ(large.Register("node-3"), "");
+  v1::WorkerMessage bytes;
+  bytes.mutable_log_text()->set_text(std::string(100 << 20, 'x'));
+  large.stream->Write(bytes);
+  EXPECT_FALSE(large.End().ok());
+
+  // Streams that say nothing, more than a connection may have: to open the last ones waits until
+  // the first ones are ended.
+  const v1::Job job = Get(id);
+  const auto channel = Dial(any);
+  std::vector<Peer> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(Connect(channel));
+  Expect(silent.front().End(), StatusCode::DEADLINE_EXCEEDED,
+         "no worker registered on this stream within 10 s", "silent");
+  for (Peer& peer : silent) peer.context->TryCancel();
+  silent.front().stream.reset();
+  EXPECT_EQ(State("node-1"), "ready");
+  EXPECT_GT(Get(id).progress().step(), job.progress().step());
+  EXPECT_EQ(Get(id).restarts(), 0);
 }
 
 TEST_F(RolesTest, CertificatesAreReadAgainOnSighup) {

@@ -16,6 +16,7 @@
 #include "base/http/metrics_server.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/name.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "base/utf8.h"
@@ -298,6 +299,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& op
 absl::Status RunDaemon(DaemonOptions options) {
   ASSIGN_OR_RETURN(StopSignals stop, StopSignals::Block(options.exit_with_parent));
   RETURN_IF_ERROR(stop.AlsoReload());
+  RETURN_IF_ERROR(CheckName("--name", options.probe.name));
   const std::string& state = options.probe.state_directory;
   RETURN_IF_ERROR(MakeDirectories(state));
   absl::StatusOr<UniqueFd> lock = LockFile(state + "/lock", /*timeout_ms=*/0);

@@ -67,15 +67,18 @@ TEST(ClusterTest, NothingStandsForKnownGpusAndCpus) {
 TEST(ClusterTest, TextOfAWorkerIsMadeHarmless) {
   Cluster cluster({}, 0);
   v1::Node node = Gpus("fast\x1b[31m\ncard", 1, 42 * kGb, 85 * kGb);
-  for (const char* name : {"a\x1b[31mb", "a\nb", "a\xff", "a\u202eb"}) {
+  for (const char* name : {"a\x1b[31mb", "a\nb", "a\xff", "a\u202eb", "../../x", "", "a b"}) {
     node.set_name(name);
     const absl::Status status = cluster.Register(node, 1, 0);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("the worker's name: got \"a\\"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the worker's name: got \""));
   }
-  node.set_name(std::string(254, 'n'));
-  EXPECT_FALSE(cluster.Register(node, 1, 0).ok());
-  node.set_name("x\"y\\z \u00e9");
+  node.set_name(std::string(10'000'000, 'n'));
+  const absl::Status status = cluster.Register(node, 1, 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_LT(status.message().size(), 1000u);
+  EXPECT_TRUE(cluster.List(1).empty()) << "nothing of it is kept";
+  node.set_name("node-1.example");
   node.mutable_profile()->add_kernels()->set_kernel("k\x07");
   node.mutable_profile()->set_doubt("busy\n\tline");
   ASSERT_TRUE(cluster.Register(node, 1, 0).ok());
@@ -84,6 +87,75 @@ TEST(ClusterTest, TextOfAWorkerIsMadeHarmless) {
   EXPECT_EQ(kept.device_name(), "fast\\x1b[31m\\ncard");
   EXPECT_EQ(kept.profile().kernels(0).kernel(), "k\\x07");
   EXPECT_EQ(kept.profile().doubt().find('\n'), std::string::npos);
+}
+
+TEST(ClusterTest, NumbersThatNoWorkerHasAreRefused) {
+  const auto refused = [](void (*change)(v1::Node&), const char* words) {
+    Cluster cluster({}, 0);
+    v1::Node node;
+    node.set_name("w0");
+    node.set_devices(1);
+    ASSERT_TRUE(cluster.Register(node, 1, 0).ok());
+    change(node);
+    const absl::Status status = cluster.Register(node, 2, 0);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+    EXPECT_TRUE(cluster.Heartbeat("w0", 1, {}, 0, 0).ok()) << "the one before stays";
+  };
+  refused([](v1::Node& node) { node.set_devices(0); }, "devices: got 0, must be from 1 to 1024");
+  refused([](v1::Node& node) { node.set_devices(UINT32_MAX); }, "devices: got 4294967295");
+  refused([](v1::Node& node) { node.set_gpus(UINT32_MAX); }, "gpus: got");
+  refused([](v1::Node& node) { node.set_threads_per_device(1 << 30); }, "threads per device");
+  refused([](v1::Node& node) { node.set_memory_bytes(-1); }, "memory: got -1");
+  refused([](v1::Node& node) { node.set_device_memory_bytes(INT64_MAX); }, "device memory: got");
+  refused([](v1::Node& node) { node.set_device("tpu"); }, "device: got \"tpu\"");
+  refused([](v1::Node& node) { node.set_version(std::string(2000, 'v')); }, "bytes of a text");
+  refused(
+      [](v1::Node& node) {
+        node.mutable_profile()->add_kernels()->set_kernel(std::string(5 << 20, 'k'));
+      },
+      "bytes of its registration");
+}
+
+TEST(ClusterTest, ReportsOfWhatCannotBeAreRefusedAndCountForNothing) {
+  Cluster cluster({}, 0);
+  v1::Node node;
+  node.set_name("w0");
+  node.set_devices(1);
+  ASSERT_TRUE(cluster.Register(node, 1, 0).ok());
+  const auto refused = [&](void (*change)(v1::RankReport&)) {
+    v1::Heartbeat heartbeat;
+    v1::RankReport& rank = *heartbeat.add_ranks();
+    rank.set_job("a-1");
+    rank.set_state(v1::RANK_RUNNING);
+    change(rank);
+    const absl::Status status = cluster.Heartbeat("w0", 1, heartbeat, 0, 0);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(cluster.Reports().empty());
+  };
+  refused([](v1::RankReport& rank) { rank.set_state(static_cast<v1::RankState>(99)); });
+  refused([](v1::RankReport& rank) { rank.set_state(v1::RANK_STATE_UNSPECIFIED); });
+  refused([](v1::RankReport& rank) { rank.set_epoch(-1); });
+  refused([](v1::RankReport& rank) { rank.mutable_progress()->set_step(-5); });
+  refused([](v1::RankReport& rank) { rank.set_job(std::string(1000, 'j')); });
+}
+
+TEST(ClusterTest, AnotherProcessOfANameIsRefusedWhileTheFirstIsHeard) {
+  Cluster cluster({}, 0);
+  v1::Node node;
+  node.set_name("w0");
+  node.set_address("10.0.0.1");
+  node.set_devices(1);
+  ASSERT_TRUE(cluster.Register(node, 1, 0, "first").ok());
+  const absl::Status second = cluster.Register(node, 2, 1, "second");
+  EXPECT_EQ(second.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(second.message()),
+              HasSubstr("a worker w0 is connected, from 10.0.0.1: names must differ"));
+  EXPECT_TRUE(cluster.Heartbeat("w0", 1, {}, 2, 0).ok()) << "the first is not thrown out";
+  EXPECT_TRUE(cluster.Register(node, 3, 3, "first").ok()) << "it dials again";
+  cluster.Disconnect("w0", 3);
+  EXPECT_TRUE(cluster.Register(node, 4, 4, "second").ok()) << "it has ended";
+  EXPECT_TRUE(cluster.Register(node, 5, 5'000'000'000, "third").ok()) << "it is silent";
 }
 
 // Two jobs with a rank each on these devices of a worker with so many GPUs.

@@ -186,7 +186,7 @@ TEST_F(DrainTest, ADrainOutlivesTheCoordinatorAndTheWorker) {
 }
 
 TEST_F(DrainTest, ADrainUntilTheRestartEndsWithAnotherProcessOfTheWorker) {
-  const FakeWorker& w0 = AddWorker("w0", 1);
+  FakeWorker& w0 = AddWorker("w0", 1);
   const auto registers = [&](const std::string& instance) {
     EXPECT_TRUE(reconciler_->WorkerRegistered(w0.node(), ++last_session_, instance).ok());
     sessions_["w0"] = last_session_;
@@ -202,6 +202,7 @@ TEST_F(DrainTest, ADrainUntilTheRestartEndsWithAnotherProcessOfTheWorker) {
   StartCoordinator();
   registers("first");
   EXPECT_EQ(StateOf("w0"), "drained");
+  Disconnect(w0);
   registers("second");
   EXPECT_EQ(StateOf("w0"), "ready");
   EXPECT_TRUE(store_.Drains()->empty());

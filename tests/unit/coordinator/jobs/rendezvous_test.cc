@@ -35,7 +35,7 @@ v1::KvWait Wait(uint64_t request, const std::vector<std::string>& keys, int64_t 
 TEST(RendezvousTest, AWaitIsAnsweredWhenAllItsKeysAreSet) {
   Rendezvous rendezvous;
   ASSERT_TRUE(rendezvous.Set(Set("x", "1"), kRanks).ok());
-  ASSERT_TRUE(rendezvous.Wait("w0", Wait(5, {"y", "x"}), 0).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(5, {"y", "x"}), kRanks, 0).ok());
   EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty());
   ASSERT_TRUE(rendezvous.Set(Set("y", "2"), kRanks).ok());
   const auto answers = rendezvous.TakeAnswers(0);
@@ -49,13 +49,13 @@ TEST(RendezvousTest, AWaitIsAnsweredWhenAllItsKeysAreSet) {
 TEST(RendezvousTest, EpochsDoNotSeeEachOther) {
   Rendezvous rendezvous;
   ASSERT_TRUE(rendezvous.Set(Set("x", "old", 0), kRanks).ok());
-  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), kRanks, 0).ok());
   EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty());
 }
 
 TEST(RendezvousTest, AnExpiredWaitNamesTheMissingKey) {
   Rendezvous rendezvous;
-  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"address of rank 3"}, 50), 0).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"address of rank 3"}, 50), kRanks, 0).ok());
   EXPECT_THAT(rendezvous.TakeAnswers(49 * kMs), IsEmpty());
   const auto answers = rendezvous.TakeAnswers(50 * kMs);
   ASSERT_THAT(answers, SizeIs(1));
@@ -64,8 +64,8 @@ TEST(RendezvousTest, AnExpiredWaitNamesTheMissingKey) {
 
 TEST(RendezvousTest, AWaitAskedAgainAfterAReconnectIsAnsweredOnce) {
   Rendezvous rendezvous;
-  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
-  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), 0).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), kRanks, 0).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"x"}), kRanks, 0).ok());
   ASSERT_TRUE(rendezvous.Set(Set("x", "1"), kRanks).ok());
   EXPECT_THAT(rendezvous.TakeAnswers(0), SizeIs(1));
 }
@@ -73,9 +73,9 @@ TEST(RendezvousTest, AWaitAskedAgainAfterAReconnectIsAnsweredOnce) {
 TEST(RendezvousTest, ForgettingAnEpochDropsItsKeysAndWaits) {
   Rendezvous rendezvous;
   ASSERT_TRUE(rendezvous.Set(Set("x", "1"), kRanks).ok());
-  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"z"}), 0).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(1, {"z"}), kRanks, 0).ok());
   rendezvous.Forget("a-1", 1);
-  ASSERT_TRUE(rendezvous.Wait("w0", Wait(2, {"x"}), 0).ok());
+  ASSERT_TRUE(rendezvous.Wait("w0", Wait(2, {"x"}), kRanks, 0).ok());
   EXPECT_THAT(rendezvous.TakeAnswers(0), IsEmpty());
 }
 
@@ -91,6 +91,20 @@ TEST(RendezvousTest, LimitsAreRefusals) {
   EXPECT_TRUE(rendezvous.Set(Set("0", "again"), kRanks).ok());
   EXPECT_EQ(rendezvous.Set(Set(std::string(kRendezvousKeyBytesMax + 1, 'k'), "v", 2), 2).code(),
             absl::StatusCode::kResourceExhausted);
+}
+
+TEST(RendezvousTest, AGangWaitsForLittleAndNotForEver) {
+  Rendezvous rendezvous;
+  for (uint64_t i = 0; i < kRendezvousWaitsPerRankMax; ++i)
+    ASSERT_TRUE(rendezvous.Wait("w0", Wait(i, {"x"}), 1, 0).ok());
+  EXPECT_EQ(rendezvous.Wait("w0", Wait(99, {"x"}), 1, 0).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(rendezvous.Wait("w0", Wait(0, {"x"}), 1, 0).ok()) << "the same again";
+  Rendezvous other;
+  ASSERT_TRUE(other.Wait("w0", Wait(1, {"x"}, INT64_MAX), 1, 0).ok());
+  ASSERT_TRUE(other.Wait("w0", Wait(2, {"x"}, INT64_MIN), 1, 0).ok());
+  EXPECT_THAT(other.TakeAnswers(1), SizeIs(1));
+  EXPECT_THAT(other.TakeAnswers(kRendezvousWaitMsMax * kMs), SizeIs(1));
 }
 
 TEST(RendezvousTest, ASmallGangHoldsLittle) {
