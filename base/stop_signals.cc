@@ -14,6 +14,12 @@
 #include "base/status_macros.h"
 
 namespace terrace {
+namespace {
+
+constexpr int kLookEveryMs = 5'000;
+constexpr int kNone = -1;  // no signal came in time
+
+}  // namespace
 
 absl::StatusOr<StopSignals> StopSignals::Block(bool watch_parent) {
   StopSignals stop;
@@ -35,20 +41,27 @@ absl::Status StopSignals::Take(std::initializer_list<int> signals) {
   return signals_.valid() ? absl::OkStatus() : absl::ErrnoToStatus(errno, "signalfd");
 }
 
-std::string StopSignals::Wait(const std::function<void()>& reload) {
+std::string StopSignals::Wait(const std::function<void()>& reload,
+                              const std::function<bool()>& is_due) {
   while (true) {
-    const int signal = WaitForOne();
+    const int signal = WaitForOne(is_due ? kLookEveryMs : -1);
+    if (signal == kNone) {
+      if (is_due()) reload();
+      continue;
+    }
     if (signal == 0) return "the parent process has ended";
     if (signal != SIGHUP) return absl::StrCat("signal ", signal);
     if (reload) reload();
   }
 }
 
-int StopSignals::WaitForOne() {
+int StopSignals::WaitForOne(int timeout_ms) {
   pollfd fds[2] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
                    {.fd = parent_.get(), .events = POLLIN, .revents = 0}};  // -1 is ignored
-  while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+  int ready = 0;
+  while ((ready = poll(fds, 2, timeout_ms)) < 0 && errno == EINTR) {
   }
+  if (ready == 0) return kNone;
   if (fds[0].revents == 0) return 0;
   signalfd_siginfo info{};
   if (read(signals_.get(), &info, sizeof info) != sizeof info) return SIGTERM;

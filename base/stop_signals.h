@@ -25,12 +25,14 @@ class StopSignals {
   // From now on SIGHUP is blocked too. Call with Block().
   absl::Status AlsoReload();
 
-  // Blocks until one comes. Returns what it was, for the log. `reload` is called for each SIGHUP.
-  std::string Wait(const std::function<void()>& reload = nullptr);
+  // Blocks until one comes. Returns what it was, for the log. `reload` is called for each SIGHUP,
+  // and when `is_due`, which is asked every few seconds, says so.
+  std::string Wait(const std::function<void()>& reload = nullptr,
+                   const std::function<bool()>& is_due = nullptr);
 
  private:
   absl::Status Take(std::initializer_list<int> signals);
-  int WaitForOne();  // 0: the parent process has ended
+  int WaitForOne(int timeout_ms);  // 0: the parent process has ended
 
   UniqueFd signals_;
   UniqueFd parent_;  // a pidfd; invalid: not watched

@@ -4,6 +4,7 @@
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 #include <grpc/slice.h>
+#include <sys/stat.h>
 
 #include <string_view>
 #include <utility>
@@ -28,9 +29,22 @@ struct ServerTls::State {
   const TlsFiles paths;
   const std::string tokens_path;  // empty: there are none
   Gatekeeper& gate;
+  std::string stamp;  // of the files as they were read; used by who calls Reload
   absl::Mutex mutex;
   TlsFiles files ABSL_GUARDED_BY(mutex);
   bool is_new ABSL_GUARDED_BY(mutex) = true;  // not yet given to gRPC
+
+  // Tells the files apart from others at their paths.
+  std::string StampOfFiles() const {
+    std::string text;
+    for (const std::string& path : {paths.cert, paths.key, paths.ca, tokens_path}) {
+      struct stat status {};
+      if (path.empty() || stat(path.c_str(), &status) != 0) continue;
+      absl::StrAppend(&text, path, " ", status.st_ino, " ", status.st_size, " ",
+                      status.st_mtim.tv_sec, ".", status.st_mtim.tv_nsec, "\n");
+    }
+    return text;
+  }
 
   // What gRPC calls: at each handshake, and at the beginning of each call.
   static grpc_ssl_certificate_config_reload_status Fetch(
@@ -104,7 +118,12 @@ absl::StatusOr<std::unique_ptr<ServerTls>> ServerTls::Make(const ServeOptions& o
 ServerTls::ServerTls(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ServerTls::~ServerTls() = default;
 
+bool ServerTls::HaveFilesChanged() const {
+  return state_->gate.is_secure() && state_->StampOfFiles() != state_->stamp;
+}
+
 absl::Status ServerTls::Reload() {
+  state_->stamp = state_->StampOfFiles();  // before they are read: what changes meanwhile is seen
   ASSIGN_OR_RETURN(TlsFiles files, ReadTlsFiles(state_->paths, absl::Now()));
   Tokens tokens;
   if (!state_->tokens_path.empty()) {

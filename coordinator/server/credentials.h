@@ -34,6 +34,8 @@ class ServerTls {
   // Reads the files again. Connections from now on see them; those there are go on, and their calls
   // are checked against the new authorities. When they do not fit nothing changes.
   absl::Status Reload();
+  // Whether one of the files is another than Reload() last read, or tried to.
+  bool HaveFilesChanged() const;
 
  private:
   struct State;

@@ -224,7 +224,7 @@ absl::Status Serve(const ServeOptions& options) {
     if (page != nullptr && !options.web_insecure)
       again(Restart(&page, [&] { return StartWebPage(options, control, *audit); }));
   };
-  log::Info("stopping: ", stop.Wait(reload));
+  log::Info("stopping: ", stop.Wait(reload, [&tls] { return tls->HaveFilesChanged(); }));
   control.Close();
   // Calls under way end while the loop still answers them.
   listening.server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
