@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """terrace certs: an authority, certificates that say who is who, and their renewal, looked at with openssl."""
 import hashlib
+import json
 import shutil
 import stat
 import subprocess
 import time
 import unittest
 
-from support import INVALID_INPUT, NOT_FOUND, USAGE, TerraceTest
+from service import ServiceTest, free_port
+from support import FAILURE, INVALID_INPUT, NOT_FOUND, USAGE, TerraceTest
 
 
 class CertsTest(TerraceTest):
@@ -116,6 +118,66 @@ class CertsTest(TerraceTest):
         self.refused(self.certs("rotate", "ca", code=INVALID_INPUT), "is an authority", "--authority")
         self.write("certs/ca.key", (self.dir / "viewer-eve.key").read_text())
         self.refused(self.certs("issue", "viewer", "adam", code=INVALID_INPUT), "the authority's key is not that of its certificate")
+
+
+class RolesTest(ServiceTest):
+    """A service with TLS, as the people see it who type commands; what peers try by hand is in roles_test.cc."""
+
+    def setUp(self):
+        super().setUp()
+        self.dir = self.folder / "certs"
+        self.terrace("certs", "init", "--dir", self.dir)
+        self.terrace("certs", "issue", "coordinator", "--host", "localhost", "--dir", self.dir)
+        for role, name in (("worker", "node-1"), ("submitter", "alice"), ("submitter", "carol"), ("viewer", "eve"), ("operator", "bob")):
+            self.terrace("certs", "issue", role, name, "--dir", self.dir)
+        self.token = self.write("dora.token", self.terrace("certs", "token", "submitter", "dora", "--tokens", self.folder / "people").out)
+        self.address = f"localhost:{free_port()}"
+        self.coordinator_metrics = f"127.0.0.1:{free_port()}"
+        self.coordinator_options = (*self.tls("coordinator"), "--tokens", self.folder / "people")
+        self.start_coordinator()
+        self.worker = self.start_worker("node-1", *self.tls("worker-node-1"))
+
+    def tls(self, name):
+        return ("--tls-cert", self.dir / f"{name}.pem", "--tls-key", self.dir / f"{name}.key", "--tls-ca", self.dir / "ca.pem")
+
+    def cli(self, *arguments, who="viewer-eve", **options):
+        return self.terrace("--coordinator", self.address, *self.tls(who), *arguments, **options)
+
+    def with_token(self, *arguments, **options):
+        return self.terrace("--coordinator", self.address, "--tls-ca", self.dir / "ca.pem", "--token-file", self.token, *arguments,
+                            **options)
+
+    def test_jobs_belong_to_who_submits_them(self):
+        spec = self.job({"train.steps": 1_000_000})
+        self.refused(self.cli("submit", spec, code=FAILURE), "refuses this: viewer eve may not Submit: a submitter or an operator may")
+        job = self.cli("submit", spec, "-o", "json", who="submitter-alice").json()["id"]
+        self.assertEqual(self.status(job)["owner"], "alice")
+        self.assertIn("by alice", self.cli("status", job).out)
+        self.assertIn("OWNER", self.cli("ls").out.splitlines()[0])
+        for refused in (self.cli("cancel", job, who="submitter-carol", code=FAILURE), self.with_token("cancel", job, code=FAILURE)):
+            self.refused(refused, f"may not Cancel job {job}, which alice submitted: alice or an operator may")
+        self.refused(self.terrace("--coordinator", self.address, "--tls-ca", self.dir / "ca.pem", "ls", code=FAILURE),
+                     "no certificate was shown", "--token-file")
+        self.wait_for_steps(job, 3)
+        self.cli("cancel", "--force", job, who="operator-bob")
+        self.wait_for_state(job, "CANCELLED")
+        other = self.with_token("submit", self.job({"train.steps": 1_000_000}), "-o", "json").json()["id"]
+        self.assertEqual(self.status(other)["owner"], "dora")
+        self.with_token("cancel", "--force", other)
+        lines = [json.loads(line) for line in (self.folder / "coordinator/audit.jsonl").read_text().splitlines()]
+        self.assertEqual([(line["call"], line.get("job"), line["by"][0]["name"], line["shown"], line["status"]) for line in lines],
+                         [("Register", None, "node-1", "certificate", "OK"), ("Submit", job, "alice", "certificate", "OK"),
+                          ("Cancel", job, "carol", "certificate", "PERMISSION_DENIED"), ("Cancel", job, "dora", "token", "PERMISSION_DENIED"),
+                          ("Cancel", job, "bob", "certificate", "OK"), ("Submit", other, "dora", "token", "OK"),
+                          ("Cancel", other, "dora", "token", "OK")])
+
+    def test_a_worker_that_is_refused_says_why(self):
+        self.worker.end()
+        worker = self.start_worker("node-2", *self.tls("worker-node-1"), await_ready=False)
+        sentence = "refuses this worker: worker node-1 may not Connect worker node-2: worker node-2 itself may"
+        self.wait_until(lambda: sentence in "".join(worker.err), "the worker says why")
+        worker.end()
+        self.refused(self.start_worker("no name", await_ready=False).wait(), '--name: got "no name"', "letters, digits")
 
 
 if __name__ == "__main__":
