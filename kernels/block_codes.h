@@ -1,15 +1,17 @@
-// Numbers of 8 bits in blocks that share one f32 scale, made just in time from the block's largest
-// magnitude: what every backend means by the formats int8_linear and fp8 (format.h).
+// Numbers of 8 or 4 bits in blocks that share one f32 scale, made just in time from the block's
+// largest magnitude: what every backend means by the formats int8_linear, int4_linear and fp8
+// (format.h).
 //
 //   int8_linear  Codes are whole numbers from -127 to 127 in two's complement, rounded to the
 //                nearest, ties to even; the scale is the largest magnitude over 127 (absmax
 //                quantisation, Dettmers et al. 2022, arXiv 2208.07339, section 2.1).
+//   int4_linear  The same from -7 to 7. Of two codes in a byte the lower bits have the first.
 //   fp8          E4M3 of fp8.h, whose largest number the largest magnitude becomes (as in
 //                DeepSeek-V3, arXiv 2412.19437, section 3.3).
 //
 // An element is worth the number of its code times the scale. A block with an infinity or a NaN has
 // no scale: it is NaN, and so is all that comes of the block. A block of zeros has the scale 0, or
-// 1 in fp8, and comes back as zeros; so do magnitudes of a block of int8_linear whose largest is
+// 1 in fp8, and comes back as zeros; so do magnitudes of a block of whole numbers whose largest is
 // below 2^-120.
 //
 // Compiles for the device too. Thread-safe: no state.
@@ -27,6 +29,7 @@
 namespace terrace::kernels {
 
 inline constexpr float kInt8Most = 127;
+inline constexpr float kInt4Most = 7;
 
 struct BlockScale {
   float scale;    // of codes, as it is stored
@@ -46,7 +49,7 @@ TERRACE_FP8_FUNCTION float F32Of(uint32_t bits) {
 }
 
 // Of a block whose largest magnitude has the bits `largest`, those of what is not finite being
-// larger than all others. `format` is one of the two.
+// larger than all others. `format` is one of the three.
 TERRACE_FP8_FUNCTION BlockScale ScaleOfBlock(uint32_t largest, Format format) {
   constexpr uint32_t kInfinity = 0x7f800000u, kNaN = 0x7fc00000u;
   constexpr float kLeast = 0x1p-120f;
@@ -57,22 +60,43 @@ TERRACE_FP8_FUNCTION BlockScale ScaleOfBlock(uint32_t largest, Format format) {
     return {scale.factor, scale.scale};
   }
   if (most < kLeast) return {0, 0};
-  return {most / kInt8Most, kInt8Most / most};
+  const float codes = format == Format::kInt4Linear ? kInt4Most : kInt8Most;
+  return {most / codes, codes / most};
 }
 
-// The code of an element times the inverse of its block's scale.
+// The code of an element times the inverse of its block's scale; of 4 bits the upper ones are 0.
 TERRACE_FP8_FUNCTION uint8_t BlockCode(float scaled, Format format) {
   if (format == Format::kFP8) return ToFp8(scaled, Fp8Format::kE4M3);
-  float inside =
-      scaled <= kInt8Most ? scaled : kInt8Most;  // a NaN as well: its block's scale is one
-  inside = inside >= -kInt8Most ? inside : -kInt8Most;
-  return static_cast<uint8_t>(static_cast<int8_t>(rintf(inside)));
+  const float most = format == Format::kInt4Linear ? kInt4Most : kInt8Most;
+  float inside = scaled <= most ? scaled : most;  // a NaN as well: its block's scale is one
+  inside = inside >= -most ? inside : -most;
+  const auto code = static_cast<uint8_t>(static_cast<int8_t>(rintf(inside)));
+  return format == Format::kInt4Linear ? code & 0xf : code;
 }
 
 // The number of a code, before it is multiplied by its block's scale.
 TERRACE_FP8_FUNCTION float BlockNumber(uint8_t code, Format format) {
   if (format == Format::kFP8) return FromFp8(code, Fp8Format::kE4M3);
+  if (format == Format::kInt4Linear) return static_cast<float>(((code & 0xf) ^ 8) - 8);
   return static_cast<float>(static_cast<int8_t>(code));
+}
+
+// What a rank keeps of what codes were not worth: an average over the encodings, of which each new
+// one makes up so much. All of it at once would be sent again as noise, which Adam's second moment
+// takes for larger gradients; the average is what codes lose again and again (LoCo, Xie et al.
+// 2024, arXiv 2407.04480, whose implementation in DeepSpeed has the same default, err_beta 0.8).
+inline constexpr float kResidualNew = 0.2f;
+TERRACE_FP8_FUNCTION float KeptResidual(float residual, float lost) {
+  return residual + kResidualNew * (lost - residual);
+}
+
+// Where block b of `blocks` is among codes that come part by part: `runs` runs of `parts` parts
+// each, of which the parts of one number are put one behind the other.
+TERRACE_FP8_FUNCTION int64_t PlaceInParts(int64_t b, int64_t blocks, int64_t runs, int64_t parts) {
+  if (runs == 1) return b;
+  const int64_t of_part = blocks / (runs * parts);
+  const int64_t run = b / (of_part * parts), part = b / of_part % parts;
+  return (part * runs + run) * of_part + b % of_part;
 }
 
 }  // namespace terrace::kernels

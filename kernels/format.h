@@ -1,6 +1,6 @@
 // The formats of numbers at rest: one table that says how many bits an element takes, its scales
 // counted, how many elements share a scale, and what the format is called. What the bytes mean of
-// int8: dynamic_map.h; of int8_linear and fp8: block_codes.h.
+// int8: dynamic_map.h; of int8_linear, int4_linear and fp8: block_codes.h.
 //
 // Thread-safe: constants.
 //
@@ -14,18 +14,19 @@
 
 namespace terrace::kernels {
 
-enum class Format : uint8_t { kF32, kBF16, kF16, kInt8, kInt8Linear, kFP8 };
+enum class Format : uint8_t { kF32, kBF16, kF16, kInt8, kInt8Linear, kFP8, kInt4Linear };
 
 struct FormatRow {
   Format format;
   std::string_view name;
   DType elements;  // of the buffer; of formats in blocks: codes
   int64_t block;   // elements that share one f32 scale, in a buffer of its own; 0: no scales
+  int64_t packed = 1;  // elements in one of the buffer
 
   // With its scales.
   constexpr double BitsAnElement() const {
     constexpr int kBits = 8;
-    const auto bytes = static_cast<double>(SizeOf(elements));
+    const auto bytes = static_cast<double>(SizeOf(elements)) / static_cast<double>(packed);
     return kBits * (block == 0 ? bytes : bytes + sizeof(float) / static_cast<double>(block));
   }
 };
@@ -45,6 +46,7 @@ inline constexpr FormatRow kFormats[] = {
     {Format::kInt8, "int8", DType::kU8, kInt8Block},
     {Format::kInt8Linear, "int8_linear", DType::kU8, kActivationBlock},
     {Format::kFP8, "fp8", DType::kU8, kActivationBlock},
+    {Format::kInt4Linear, "int4_linear", DType::kU8, kActivationBlock, 2},
 };
 
 constexpr const FormatRow& RowOf(Format format) { return kFormats[static_cast<size_t>(format)]; }

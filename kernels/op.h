@@ -190,13 +190,17 @@ enum class Op : uint8_t {
   //   U, v_scales[b] f32 U, b blocks.    AdamwAttrs
   kAdamwInt8,
   // The codes and scales of x in blocks of attrs.block elements, the last perhaps of fewer
-  // (block_codes.h).
-  //   x[n] R, codes[n] u8 W, scales[b] f32 W, b blocks.                 BlockAttrs
+  // (block_codes.h). Where a byte has two codes, n is even and codes[c] has c = n / 2, else c = n.
+  // With attrs.runs x is so many runs of attrs.parts parts, whole blocks each, and codes and scales
+  // come part by part: part i of every run, in the order of the runs, before part i + 1 of any.
+  // With a residual x + residual is encoded, and the residual comes nearer to what the codes are
+  // not worth of it (KeptResidual in block_codes.h), in f32; zeros where a block is not finite.
+  //   x[n] R, codes[c] u8 W, scales[b] f32 W, optional residual[n] U, b blocks.       BlockAttrs
   kEncodeBlocks,
-  // What they are worth.   codes[n] u8 R, scales[b] f32 R, y[n] W.      BlockAttrs
+  // What they are worth.   codes[c] u8 R, scales[b] f32 R, y[n] W.      BlockAttrs
   kDecodeBlocks,
   // The sum over parts of what their codes are worth: in f32, in the order of the parts.
-  //   codes[p,n] u8 R, scales[p,b] f32 R, b blocks of a part, y[n] W.   BlockAttrs
+  //   codes[p,c] u8 R, scales[p,b] f32 R, b blocks of a part, y[n] W.   BlockAttrs
   kSumBlocks,
   kLastOp = kSumBlocks,
 };
@@ -352,10 +356,12 @@ struct AdamwAttrs {
   bool operator==(const AdamwAttrs&) const = default;
 };
 
-// int8_linear or fp8, in blocks of so many elements.
+// int8_linear, int4_linear or fp8, in blocks of so many elements.
 struct BlockAttrs {
   Format format = Format::kInt8Linear;
   int64_t block = kActivationBlock;
+  int64_t runs = 1;   // of kEncodeBlocks; what the others read is in order
+  int64_t parts = 1;  // of a run
   bool operator==(const BlockAttrs&) const = default;
 };
 

@@ -53,9 +53,9 @@ ElementCost CostOfElement(Op op) {
     case Op::kAdamw:
     case Op::kAdamwStochastic: return {.operand = 0, .flops = 15};  // random bits are no floats
     case Op::kAdamwInt8: return {.operand = 0, .flops = 19};  // two factors each way
-    case Op::kEncodeBlocks: return {.operand = 0, .flops = 2};  // the largest, a factor
-    case Op::kDecodeBlocks: return {.operand = 0, .flops = 1};
-    case Op::kSumBlocks: return {.operand = 0, .flops = 2};
+    case Op::kEncodeBlocks: return {.operand = 0, .flops = 2, .optional = 3, .optional_flops = 3};
+    case Op::kDecodeBlocks: return {.operand = 2, .flops = 1};
+    case Op::kSumBlocks: return {.operand = 2, .flops = 2};  // of a part
     default: return {};
   }
 }
@@ -127,6 +127,7 @@ int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
   }
   ElementCost cost = CostOfElement(op);
   if (op == Op::kAddResidual && !operands[2].absent()) cost.flops = 1;
+  if (op == Op::kSumBlocks) cost.flops *= operands[0].rows();
   const bool extra = cost.optional >= 0 && !operands[cost.optional].absent();
   return operands[cost.operand].Elements() * (cost.flops + (extra ? cost.optional_flops : 0));
 }

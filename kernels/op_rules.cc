@@ -247,12 +247,45 @@ std::string CheckBlocks(const OpRow& row, int64_t block, int64_t elements,
   return "";
 }
 
-std::string CheckCodes(const OpRow& row, const BlockAttrs& attrs, int scales, Operands operands) {
-  if (attrs.format != Format::kInt8Linear && attrs.format != Format::kFP8) {
-    return ComplainAttr(row, "format", std::string(RowOf(attrs.format).name),
-                        "be int8_linear or fp8");
+// Runs of parts of whole blocks, which are encoded part by part.
+std::string CheckRuns(const OpRow& row, const BlockAttrs& attrs, int64_t elements) {
+  if (attrs.runs < 1 || attrs.parts < 1 || attrs.runs > elements || attrs.parts > elements) {
+    const bool runs = attrs.runs < 1 || attrs.runs > elements;
+    return ComplainAttr(row, runs ? "runs" : "parts", Number(runs ? attrs.runs : attrs.parts),
+                        "be 1 to " + Number(elements) + ", the number of elements");
   }
-  return CheckBlocks(row, attrs.block, OfAPart(operands[0]), {scales}, operands);
+  if (attrs.runs == 1 && attrs.parts == 1) return "";
+  if (row.op != Op::kEncodeBlocks) {
+    const bool runs = attrs.runs > 1;
+    return ComplainAttr(row, runs ? "runs" : "parts", Number(runs ? attrs.runs : attrs.parts),
+                        "be 1 but for encode_blocks");
+  }
+  if (elements % attrs.runs == 0 && elements / attrs.runs % attrs.parts == 0 &&
+      elements / attrs.runs / attrs.parts % attrs.block == 0) {
+    return "";
+  }
+  return ComplainAttr(row, "runs", Number(attrs.runs),
+                      "cut " + Number(elements) + " elements into runs of " + Number(attrs.parts) +
+                          " parts of whole blocks of " + Number(attrs.block));
+}
+
+// `codes`, `scales` and `elements` are indices of operands.
+std::string CheckCodes(const OpRow& row, const BlockAttrs& attrs, int codes, int scales,
+                       int elements, Operands operands) {
+  const bool known = attrs.format == Format::kInt8Linear || attrs.format == Format::kInt4Linear ||
+                     attrs.format == Format::kFP8;
+  if (!known) {
+    return ComplainAttr(row, "format", std::string(RowOf(attrs.format).name),
+                        "be int8_linear, int4_linear or fp8");
+  }
+  const int64_t count = operands[elements].rows(), packed = RowOf(attrs.format).packed;
+  if (OfAPart(operands[codes]) * packed != count) {
+    return Complain(row, codes, operands[codes],
+                    "have " + std::string(packed == 1 ? "a code" : "half a byte") +
+                        " for each of the " + Number(count) + " elements");
+  }
+  std::string error = CheckBlocks(row, attrs.block, count, {scales}, operands);
+  return error.empty() ? CheckRuns(row, attrs, count) : error;
 }
 
 std::string CheckMoments(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
@@ -326,10 +359,10 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
     case Op::kAdamwInt8:
       return CheckAdamw(row, std::get<AdamwAttrs>(attrs), operands);
     case Op::kEncodeBlocks:
-      return CheckCodes(row, std::get<BlockAttrs>(attrs), 2, operands);
+      return CheckCodes(row, std::get<BlockAttrs>(attrs), 1, 2, 0, operands);
     case Op::kDecodeBlocks:
     case Op::kSumBlocks:
-      return CheckCodes(row, std::get<BlockAttrs>(attrs), 1, operands);
+      return CheckCodes(row, std::get<BlockAttrs>(attrs), 0, 1, 2, operands);
     default:
       return "";
   }

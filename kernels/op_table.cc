@@ -163,13 +163,13 @@ constexpr OpRow kRows[] = {
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead),
       Dense("m_scales", "b", kF32, kUpdate), Dense("v_scales", "c", kF32, kUpdate)}},
     {Op::kEncodeBlocks, "encode_blocks", AttrsOf<BlockAttrs>(),
-     {Dense("x", "n", kFloat, kRead), Dense("codes", "n", kU8, kWrite),
-      Dense("scales", "b", kF32, kWrite)}},
+     {Dense("x", "n", kFloat, kRead), Dense("codes", "c", kU8, kWrite),
+      Dense("scales", "b", kF32, kWrite), Optional(Dense("residual", "n", kFloat, kUpdate))}},
     {Op::kDecodeBlocks, "decode_blocks", AttrsOf<BlockAttrs>(),
-     {Dense("codes", "n", kU8, kRead), Dense("scales", "b", kF32, kRead),
+     {Dense("codes", "c", kU8, kRead), Dense("scales", "b", kF32, kRead),
       Dense("y", "n", kFloat, kWrite)}},
     {Op::kSumBlocks, "sum_blocks", AttrsOf<BlockAttrs>(),
-     {Dense("codes", "p,n", kU8, kRead), Dense("scales", "p,b", kF32, kRead),
+     {Dense("codes", "p,c", kU8, kRead), Dense("scales", "p,b", kF32, kRead),
       Dense("y", "n", kFloat, kWrite)}},
 };
 // clang-format on

@@ -57,6 +57,7 @@ constexpr Watched kWatched[] = {
     {"formats.moments", false, false, "f32"},
     {"formats.activation", false},
     {"formats.gather", false},
+    {"formats.residual", false},
     {"formats.allow.gradient", false},
     {"formats.allow.reduce", false},
     {"formats.allow.moments", false},
@@ -145,6 +146,7 @@ void PinFormats(const v1::Layout& layout, v1::JobSpec* spec) {
   formats.set_moments(layout.moments_format());
   formats.set_activation(layout.activation_format());
   formats.set_gather(layout.gather_format());
+  formats.set_residual(layout.residual_format());
 }
 
 std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& now) {

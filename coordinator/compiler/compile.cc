@@ -216,6 +216,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
            job.layout.gradient_format() == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32,
        .moments = MomentFormat(job.layout).elements,
        .gathers = GatherFormat(job.layout),
+       .residuals = ResidualType(job.layout),
        .moment_block = MomentBlock(job.layout, model.config)},
       &graph);
   ForwardOptions forward = job.forward;

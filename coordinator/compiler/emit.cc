@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/program/grid.h"
 #include "proto/program/op_codec.h"
 #include "proto/program/state_layout.h"
 
@@ -155,6 +156,7 @@ class Emitter {
     if (!sharded && parameter.adam_m == kNone) return;
     StateOfKind(parameter, v1::ADAM_M, sharded ? unit.adam_m : parameter.adam_m);
     StateOfKind(parameter, v1::ADAM_V, sharded ? unit.adam_v : parameter.adam_v);
+    if (unit.residual != kNone) Residual(parameter, unit);
     if (!unit.in_blocks()) return;
     ScalesOfKind(parameter, v1::ADAM_M_SCALES,
                  sharded ? unit.adam_m_scales : parameter.adam_m_scales);
@@ -185,6 +187,18 @@ class Emitter {
       range->set_dtype(EncodeDType(root.shape.dtype));
       range->set_shard_elements(unit.shard_elements);
       range->set_copy(parameter.copy);
+    }
+  }
+
+  // As StateOfKind, of as many tensors as ranks share the unit, one below the other.
+  void Residual(const Parameter& parameter, const Unit& unit) {
+    const int before = program_.state_size();
+    StateOfKind(parameter, v1::RESIDUAL, unit.residual);
+    for (int i = before; i < program_.state_size(); ++i) {
+      v1::StateRange* range = program_.mutable_state(i);
+      range->set_shape(0, range->shape(0) * ShardCount(program_.grid()));
+      range->set_shard_elements(unit.elements);
+      range->set_by_rank(true);
     }
   }
 
@@ -222,6 +236,8 @@ class Emitter {
     for (int64_t size : tensor.shape) out->add_shape(size);
     if (const auto moments = input_.parameters->MomentsOf(tensor); moments != kernels::DType::kF32)
       out->set_moments(EncodeDType(moments));
+    if (const auto residual = input_.parameters->ResidualOf(tensor))
+      out->set_residual(EncodeDType(*residual));
     if (tensor.init == Init::kNormal) {
       out->set_kind(v1::Initializer::NORMAL);
       out->set_stddev(static_cast<float>(tensor.stddev));

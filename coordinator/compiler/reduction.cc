@@ -32,10 +32,12 @@ constexpr int kUseUpAfterTurns = 2;
 class Reducer {
  public:
   Reducer(const StageContext& context, const AtOnce* at_once, Builder* builder)
-      : groups_(context.parallel.groups),
+      : grid_(context.parallel.grid),
+        groups_(context.parallel.groups),
         parameters_(context.parameters),
         in_bf16_(context.layout.reduce_format() == "bf16"),
         codes_(ReduceCodes(context.layout)),
+        codes_of_sums_(CodesOfSums(context.layout)),
         tiers_(context.layout.offload().gradient()),
         at_once_(at_once),
         builder_(*builder),
@@ -337,18 +339,28 @@ class Reducer {
     const Slice part = first ? shard
                              : NewShare("grads.part." + unit.name, v1::COMMUNICATION,
                                         shard.shape.dtype, unit.shard_elements);
-    CodedSum sum = SumInCodes({.format = *codes_,
-                               .group = groups_.shard,
-                               .all = all,
-                               .part = part,
-                               .name = name,
-                               .sequence = builder_.sequence()},
-                              &graph_);
-    for (Node& node : sum.sent) Insert(f.last_writer, std::move(node));
-    const size_t later = Later(f.last_writer);
-    Insert(later, std::move(sum.added_up));
-    if (!first) AddToShard(later, part, shard, name);
-    return later;
+    const CodedSumOptions options = {
+        .levels = CodeLevels(),
+        .all = all,
+        .part = part,
+        .residual = unit.residual == kNone ? Slice() : graph_.Whole(unit.residual),
+        .name = name,
+        .sequence = builder_.sequence()};
+    size_t after = f.last_writer;
+    for (bool sent = false; std::vector<Node> & nodes : SumInCodes(options, &graph_)) {
+      if (std::exchange(sent, true)) after = Later(after);
+      for (Node& node : nodes) Insert(after, std::move(node));
+    }
+    if (!first) AddToShard(after, part, shard, name);
+    return after;
+  }
+
+  std::vector<CodedSumLevel> CodeLevels() const {
+    const auto level = [this](int group, const kernels::FormatRow* format) {
+      return CodedSumLevel{group, GroupSize(grid_, graph_.groups[group]), format};
+    };
+    if (groups_.near == kNone) return {level(groups_.shard, codes_)};
+    return {level(groups_.near, codes_), level(groups_.far, codes_of_sums_)};
   }
 
   void AddToShard(size_t after, Slice part, Slice shard, const std::string& name) {
@@ -371,10 +383,12 @@ class Reducer {
     if (u.sums.tied) AllReduce(groups_.tied, after, part, "grads.shard." + u.name);
   }
 
+  const v1::Grid& grid_;
   const Groups& groups_;
   const Parameters& parameters_;
   const bool in_bf16_;                     // layout.reduce_format
   const kernels::FormatRow* const codes_;  // likewise; null: numbers are sent
+  const kernels::FormatRow* const codes_of_sums_;
   TierChooser tiers_;
   const AtOnce* const at_once_;
   Builder& builder_;

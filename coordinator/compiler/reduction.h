@@ -6,8 +6,8 @@
 // micro-batch (stage 2 and 3), when the shards of later passes are added to the first. Replicas of
 // a shard (hierarchical sharding) and the stages that share a tied embedding sum last. With
 // layout.reduce_format bf16 what goes over the data-parallel links is rounded to bf16 before, and
-// sums are kept in layout.gradient_format after; with int8 or fp8 gradients of matrices are sent in
-// codes (coded_sum.h). All other sums are in layout.gradient_format.
+// sums are kept in layout.gradient_format after; with int8, int4 or fp8 gradients of matrices are
+// sent in codes (coded_sum.h). All other sums are in layout.gradient_format.
 //
 // Where updates come at once (UpdatesAtOnce in layout/rules.h) a gradient is used up as
 // soon as it is final and the step has no more use for its weights, and its memory is free: two

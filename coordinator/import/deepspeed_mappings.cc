@@ -156,12 +156,28 @@ void QuantizedGradients(const DeepSpeedValue& m) {
   if (!*on) {
     m.draft->Automatic(m.setting.path, m.setting.value.dump(), "off, as here");
   } else if (stage == 1 || stage == 2 || stage == 3) {
-    Map(m, "formats.reduce", "int8",
-        "blocks of 128 elements in one step over all ranks; DeepSpeed sends 4 bits in two steps");
+    Map(m, "formats.reduce", "int4",
+        "blocks of 128 elements; over several nodes in two levels, as there, with sums in 8 bits");
   } else {
     m.draft->Absent(m.setting.path, m.setting.value.dump(),
-                    "gradients travel in 8 bits with stage 1, 2 or 3");
+                    "gradients travel in 4 bits with stage 1, 2 or 3");
   }
+}
+
+// LoCo's error feedback (Xie et al. 2024, arXiv 2407.04480) of ZeRO++'s quantised gradients.
+void ErrorFeedback(const DeepSpeedValue& m) {
+  const auto absent = [&m](const char* why) {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(), why);
+  };
+  if (At(m.config, "/zero_optimization/zero_quantized_gradients") != true)
+    return absent("only quantized gradients lose anything");
+  if (At(m.config, "/fp16/enabled") == true)
+    return absent("formats.residual does not go with precision fp16, whose loss scale changes");
+  const Json hpz = At(m.config, "/zero_optimization/zero_hpz_partition_size");
+  if (hpz.is_number_integer() && hpz > 1)
+    return absent("formats.residual does not go with layout.shard_size");
+  Map(m, "formats.residual", "bf16",
+      "0.2 of the newest error in the average, as with err_beta 0.8; it is never reset");
 }
 
 // DeepSpeed's Adam decouples the decay unless told otherwise.
@@ -427,6 +443,7 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"zero_optimization.param_persistence_threshold", &Persistence},
       {"zero_optimization.zero_quantized_weights", &QuantizedWeights},
       {"zero_optimization.zero_quantized_gradients", &QuantizedGradients},
+      {"zero_optimization.zeropp_loco_param.err_beta", &ErrorFeedback},
       {"zero_optimization.zero_hpz_partition_size", &ShardSize},
       {"zero_optimization.mics_shard_size", &ShardSize},
       {"zero_optimization.cpu_offload", &OldOffloadOptimizer},

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
+#include "coordinator/layout/rules.h"
 
 namespace terrace {
 namespace {
@@ -26,6 +27,7 @@ class FormatChecker {
   void CheckActivations();
   void CheckGathers();
   void CheckMoments();
+  void CheckResiduals();
 
   const v1::Layout& layout_;
   const ModelConfig& config_;
@@ -37,6 +39,7 @@ void FormatChecker::CheckAll() {
   CheckActivations();
   CheckGathers();
   CheckMoments();
+  CheckResiduals();
   const std::string& gradient = layout_.gradient_format();
   const std::string& reduce = layout_.reduce_format();
   const bool exact = layout_.precision() == "fp32" || layout_.precision() == "tf32";
@@ -111,6 +114,29 @@ void FormatChecker::CheckGathers() {
   }
 }
 
+void FormatChecker::CheckResiduals() {
+  const std::string& format = layout_.residual_format();
+  if (format.empty()) return;
+  const auto problem = [&](std::string_view must) {
+    problems_.push_back(absl::StrCat("formats.residual: got '", format, "', must be ", Absl(must)));
+  };
+  if (format != "bf16" && format != "f32") return problem("bf16 or f32; leave it out, or try bf16");
+  if (ReduceCodes(layout_) == nullptr) {
+    problem(absl::StrCat("left out with formats.reduce ", layout_.reduce_format(),
+                         ", which sends no codes; leave it out, or try formats.reduce int8"));
+  }
+  if (layout_.precision() == "fp16") {
+    problem(
+        "left out with train.precision fp16, whose loss scale changes between a gradient and the "
+        "next; leave it out, or try train.precision bf16");
+  }
+  if (GridOf(layout_).data_replica() > 1) {
+    problem(
+        "left out with layout.shard_size: replicas of a shard would each need one in checkpoints; "
+        "leave one of them out");
+  }
+}
+
 void FormatChecker::CheckMoments() {
   const std::string& format = layout_.moments_format();
   const auto problem = [&](const std::string& must, const char* way_out) {
@@ -162,7 +188,24 @@ const kernels::FormatRow* ActivationFormat(const v1::Layout& layout) {
 }
 
 const kernels::FormatRow* ReduceCodes(const v1::Layout& layout) {
+  if (layout.reduce_format() == "int4") return &kernels::RowOf(kernels::Format::kInt4Linear);
   return BlockFormat(layout.reduce_format());
+}
+
+const kernels::FormatRow* CodesOfSums(const v1::Layout& layout) {
+  const kernels::FormatRow* const codes = ReduceCodes(layout);
+  return codes != nullptr && codes->packed > 1 ? BlockFormat("int8") : codes;
+}
+
+std::optional<kernels::DType> ResidualType(const v1::Layout& layout) {
+  if (layout.residual_format().empty()) return std::nullopt;
+  return layout.residual_format() == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32;
+}
+
+bool IsReduceBlock(const v1::Layout& layout, int64_t ranks) {
+  if (layout.zero_stage() == 0 || ReduceCodes(layout) == nullptr) return false;
+  const int64_t shards = GridOf(layout).data_shard();
+  return ranks > 1 && ranks < shards && shards % ranks == 0;
 }
 
 const kernels::FormatRow* GatherFormat(const v1::Layout& layout) {

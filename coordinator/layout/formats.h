@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,15 @@ const kernels::FormatRow* ActivationFormat(const v1::Layout& layout);
 // How gradients of matrices travel when ranks with ZeRO sum them: layout.reduce_format where that
 // is in blocks, null where numbers are sent.
 const kernels::FormatRow* ReduceCodes(const v1::Layout& layout);
+// How what a block of ranks has summed travels to the other blocks (layout.reduce_block). Sums are
+// a fraction of the gradients, and rounding them to 4 bits would double the error for little.
+const kernels::FormatRow* CodesOfSums(const v1::Layout& layout);
+// The type in which a rank keeps what the codes of its gradients were not worth
+// (layout.residual_format), for the next codes to make good for it; none: it is lost.
+std::optional<kernels::DType> ResidualType(const v1::Layout& layout);
+// Whether so many ranks that differ in their data are one of several blocks of those that share a
+// state, so that codes of gradients may be exchanged in two levels (layout.reduce_block).
+bool IsReduceBlock(const v1::Layout& layout, int64_t ranks);
 // How matrices travel when they are gathered for a use, in the same way: layout.gather_format.
 const kernels::FormatRow* GatherFormat(const v1::Layout& layout);
 

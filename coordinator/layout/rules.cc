@@ -76,6 +76,7 @@ class Checker {
   void CheckUlysses(int64_t context);
   void CheckRecompute();
   void CheckSharding();
+  void CheckReduceBlock();
 
   const v1::Layout& layout_;
   const ModelConfig& config_;
@@ -217,9 +218,28 @@ void Checker::CheckSharding() {
             "train.precision bf16 or fp8");
   }
   Append(FormatProblems(layout_, config_));
+  CheckReduceBlock();
   if (layout_.persistent_parameters() < 0) {
     Problem("persistent_parameters", layout_.persistent_parameters(), "not be negative");
   }
+}
+
+void Checker::CheckReduceBlock() {
+  const int64_t block = layout_.reduce_block();
+  if (block <= 1 || IsReduceBlock(layout_, block)) return;
+  if (ReduceCodes(layout_) == nullptr) {
+    Problem("reduce_block", block,
+            absl::StrCat("be left out with formats.reduce ", layout_.reduce_format()),
+            "formats.reduce int8");
+    return;
+  }
+  const int64_t shards = layout_.zero_stage() == 0 ? 1 : GridOf(layout_).data_shard();
+  const std::string works = NearestThatWorks(
+      block, shards, [this](int64_t ranks) { return IsReduceBlock(layout_, ranks); });
+  Problem("reduce_block", block,
+          absl::StrCat("be 1, or cut the ", shards,
+                       " data-parallel ranks that share a state into two blocks or more"),
+          works.empty() ? "1" : absl::StrCat(works, ", or 1"));
 }
 
 }  // namespace

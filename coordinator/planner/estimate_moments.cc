@@ -101,8 +101,9 @@ class Moments {
     embedding_ = stage.index == 0 ? table : 0;
     exact_ = kF32Bytes * model.ExactParameters(layout, stage) / layout.tensor_parallel();
     head_ = stage.head ? table : 0;
-    tied_ = model.config.tied_embeddings ? std::min(head_, embedding_) : 0;
-    tied_head_ = model.config.tied_embeddings ? head_ : 0;
+    ties_ = model.config.tied_embeddings;
+    tied_ = ties_ ? std::min(head_, embedding_) : 0;
+    tied_head_ = ties_ ? head_ : 0;
     chunk_ = layer_ * std::max<int64_t>(1, stage.layers / layout.interleave());
     const int64_t tile = TileBytes(layout);
     one_ = Prefetched(layer_, tile);
@@ -143,7 +144,14 @@ class Moments {
     const int64_t moments = Part(moment_share_, 2 * whole_ / shards_);
     const int64_t share = InMasters(layout_, whole_) / shards_;
     return moments - Part(away_.optimizer, moments) + share -
-           Part(masters ? away_.optimizer : away_.weights, share) + Lasting();
+           Part(masters ? away_.optimizer : away_.weights, share) + Lasting() + Residuals();
+  }
+
+  // Of whole gradients, but for those of a table that two stages share.
+  int64_t Residuals() const {
+    const bool shares = ties_ && layout_.pipeline_parallel() > 1;
+    const int64_t shared = shares ? std::max(head_, embedding_) : 0;
+    return (whole_ - shared) / kF32Bytes * ResidualBytes(layout_);
   }
 
   // Weights that last from step to step beside their masters, from which they are made.
@@ -268,6 +276,7 @@ class Moments {
   const int64_t shards_, whole_, layer_;
   const double moment_share_;
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
+  bool ties_ = false;                    // the head reads the embedding's table
   int64_t exact_ = 0, tied_head_ = 0;    // tables that stay f32
   int64_t chunk_ = 0;                    // of its layers
   int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are prefetched

@@ -35,13 +35,26 @@ double ReducedBytes(const v1::Layout& layout) {
   return BytesIn(ReduceCodes(layout), layout.reduce_format() == "bf16" ? 2 : kF32Bytes);
 }
 
+double BytesOfSums(const v1::Layout& layout) {
+  return BytesIn(CodesOfSums(layout), ReducedBytes(layout));
+}
+
+int64_t ResidualBytes(const v1::Layout& layout) {
+  const std::optional<kernels::DType> type = ResidualType(layout);
+  return type.has_value() ? kernels::SizeOf(*type) : 0;
+}
+
 // Read and written where they are made, read where they are added up.
 double ReducedTraffic(const v1::Layout& layout) {
   if (ReduceCodes(layout) == nullptr) return 0;
   // With zero 1 a rank has the whole gradient of a step before it is sent.
   const double sums = layout.zero_stage() > 1 ? static_cast<double>(RunsOf(layout)) : 1;
+  const double codes = 2 * ReducedBytes(layout);
+  // In two levels the sums of a block are written, read and encoded, each rank its part.
+  const double near = int64_t{layout.reduce_block()} * layout.context_parallel();
+  const double again = layout.reduce_block() > 1 ? 2 * (kF32Bytes + BytesOfSums(layout)) / near : 0;
   return sums / layout.micro_batches() *
-         (static_cast<double>(GradientBytes(layout)) + 2 * ReducedBytes(layout));
+         (static_cast<double>(GradientBytes(layout) + 2 * ResidualBytes(layout)) + codes + again);
 }
 
 double DecodedTraffic(const v1::Layout& layout) {

@@ -39,10 +39,13 @@ double Updated(const v1::Layout& layout);
 // Of an activation: as it is computed, and as it waits for the backward pass, scales counted.
 int64_t ElementBytes(const v1::Layout& layout);
 double WaitingBytes(const v1::Layout& layout);
-// Of a gradient as ranks send it to be summed, and what making and adding up codes moves for each
-// in one micro-batch.
+// Of a gradient as ranks send it to be summed, of a sum of some ranks as it goes to others, and
+// what making and adding up codes moves for each gradient in one micro-batch.
 double ReducedBytes(const v1::Layout& layout);
+double BytesOfSums(const v1::Layout& layout);
 double ReducedTraffic(const v1::Layout& layout);
+// Of what the codes of a gradient were not worth, where that is kept (layout.residual_format).
+int64_t ResidualBytes(const v1::Layout& layout);
 // Of a weight as ranks gather it for a use, and what decoding that moves for each weight of a stage
 // in the two directions of one micro-batch.
 double GatheredBytes(const v1::Layout& layout);

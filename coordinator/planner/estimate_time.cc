@@ -86,6 +86,21 @@ double TimeEstimator::ExchangeSeconds(double bytes, int64_t members, int64_t str
   return CollectiveSeconds(v1::ALL_TO_ALL, bytes, spread, profile_);
 }
 
+// Codes are exchanged layer by layer, each part with its rank; in two levels first those of a block
+// of ranks, of which each then has its part of the sum.
+double TimeEstimator::CodedSumSeconds(const v1::Layout& layout, double elements,
+                                      double layers) const {
+  const int64_t tp = layout.tensor_parallel(), shards = ShardRanks(layout);
+  const auto exchange = [&](double all, int64_t members, int64_t stride) {
+    return ExchangeSeconds(all, members, stride) + ExchangeSeconds(0, members, stride) * layers;
+  };
+  const double gradients = ReducedBytes(layout) * elements;
+  if (layout.reduce_block() <= 1) return exchange(gradients, shards, tp);
+  const int64_t near = int64_t{layout.reduce_block()} * layout.context_parallel();
+  const double sums = BytesOfSums(layout) * elements / static_cast<double>(near);
+  return exchange(gradients, near, tp) + exchange(sums, shards / near, tp * near);
+}
+
 // Of one micro-batch on one stage: two reduce-scatters and two all-gathers a layer in each
 // direction, keys and values round the context ring, messages to the next stage and back.
 double TimeEstimator::LayerCommunicationSeconds(const v1::Layout& layout,
@@ -145,11 +160,9 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const double latency =
       layout.zero_stage() == 0 ? 0 : RingSeconds(0, shards, tp) * Count(stage.layers);
   const double gather = RingSeconds(weights, shards, tp) + latency;
-  // Codes are exchanged, each part with its rank.
   double reduce = ReduceCodes(layout) == nullptr
                       ? RingSeconds(gradients, shards, tp) + latency
-                      : ExchangeSeconds(gradients, shards, tp) +
-                            ExchangeSeconds(0, shards, tp) * Count(stage.layers);
+                      : CodedSumSeconds(layout, elements, Count(stage.layers));
   if (shards < ranks) {
     const double kept = static_cast<double>(GradientBytes(layout)) * elements;
     reduce += 2 * RingSeconds(kept / static_cast<double>(shards), ranks / shards, tp * shards);

@@ -55,6 +55,7 @@ class TimeEstimator {
   double RingSeconds(double bytes, int64_t members, int64_t stride) const;
   // The same of an all-to-all.
   double ExchangeSeconds(double bytes, int64_t members, int64_t stride) const;
+  double CodedSumSeconds(const v1::Layout& layout, double elements, double layers) const;
   struct Busy {  // with the passes of a step, in each direction
     double forward = 0, backward = 0;
   };

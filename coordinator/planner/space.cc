@@ -44,12 +44,14 @@ v1::Layout Pinned(const v1::JobSpec& spec, int64_t layers, const Budget& budget)
   *layout.mutable_stage_layers() = pinned.stage_layers();
   layout.set_context_type(pinned.context_type());
   layout.set_shard_size(pinned.shard_size());
+  layout.set_reduce_block(pinned.reduce_block());
   layout.set_parameter_format(spec.formats().parameter());
   layout.set_gradient_format(spec.formats().gradient());
   layout.set_reduce_format(ReduceFormat(spec));
   layout.set_moments_format(spec.formats().moments());
   layout.set_activation_format(spec.formats().activation());
   layout.set_gather_format(spec.formats().gather());
+  layout.set_residual_format(spec.formats().residual());
   layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
   if (pinned.has_offload()) *layout.mutable_offload() = pinned.offload();
   layout.set_allocator(pinned.allocator());
@@ -251,6 +253,10 @@ class Walk {
     layout->set_sequence_parallel(
         pinned_.sequence_parallel() < 0 ? tp > 1 && divides : pinned_.sequence_parallel() > 0);
     *layout = Completed(std::move(*layout));
+    ChooseReduceBlock(layout);
+    // Where codes are only allowed, layouts without them lose nothing.
+    if (ReduceCodes(*layout) == nullptr && ReduceFormat(spec_).empty())
+      layout->clear_residual_format();
     if (layout->stage_layers().empty()) ChooseSplit(layout);
     if (pinned_.bucket_bytes() == 0) ChooseBuckets(layout);
   }
@@ -268,6 +274,15 @@ class Walk {
     if (split.back() >= even.back()) split = even;
     if (layers % chunks == 0 && split == even) return;
     for (const int64_t count : split) layout->add_stage_layers(static_cast<uint32_t>(count));
+  }
+
+  // The ranks of a node, where there are several of them and several nodes.
+  void ChooseReduceBlock(v1::Layout* layout) const {
+    if (ReduceCodes(*layout) == nullptr) return layout->set_reduce_block(0);
+    if (pinned_.reduce_block() > 0) return;
+    const uint32_t of_node = budget_.ranks / std::max(1u, budget_.nodes) /
+                             layout->tensor_parallel() / layout->context_parallel();
+    if (IsReduceBlock(*layout, of_node)) layout->set_reduce_block(of_node);
   }
 
   // Large enough for many ranks' latencies, but several to a step.

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/side_by_side.h"
 #include "base/text/number_format.h"
+#include "coordinator/layout/precision.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
@@ -243,6 +244,11 @@ void ReportGathers(const Evaluated& chosen, v1::Plan* plan) {
         "formats.gather: %.0f %% of the elements that a step gathers travel in %s; matrices that "
         "come in tiles (layout.tile_bytes) travel as they are",
         100 * gathered.as_codes / (gathered.as_codes + gathered.as_they_are), format));
+  }
+  for (const char* exact : {"fp32", "tf32"}) {
+    if (gathered.as_codes == 0 || !ComputesIn(chosen.layout, exact)) continue;
+    plan->add_remarks(absl::StrCat("formats.gather: matrices of products in ", exact,
+                                   " (train.precision.layers) travel in ", format, " too"));
   }
 }
 

@@ -104,16 +104,12 @@ Spread SpreadOf(const v1::Grid& grid, const v1::Group& group, uint32_t ranks_per
   uint64_t stride = 1;
   for (const v1::Axis axis :
        {v1::TENSOR, v1::CONTEXT, v1::DATA_SHARD, v1::DATA_REPLICA, v1::PIPELINE}) {
-    const uint64_t size = AxisSize(grid, axis);
-    uint64_t values = HasAxis(group, axis) ? size : 1;
-    if (axis == v1::TENSOR && group.tensor_block() > 0) {
-      values = std::min<uint64_t>(values, group.tensor_block());
-    }
-    if (axis == v1::PIPELINE && values > 1 && group.stages_size() > 0) values = group.stages_size();
-    const Spread one = SpreadOf(values, stride, ranks_per_node);
+    const bool apart = axis == v1::DATA_SHARD && HasAxis(group, axis) && group.shard_stride() > 0;
+    const Spread one = SpreadOf(MembersOn(grid, group, axis),
+                                apart ? stride * group.shard_stride() : stride, ranks_per_node);
     spread.members *= one.members;
     spread.in_node *= one.in_node;
-    stride *= size;
+    stride *= AxisSize(grid, axis);
   }
   return spread;
 }

@@ -37,12 +37,13 @@ std::vector<SpecKey> FormatKeys() {
        false,
        0,
        0,
-       {"f32", "bf16", "fp8", "int8"},
+       {"f32", "bf16", "fp8", "int8", "int4"},
        "",
        "Format in which data-parallel ranks send gradients to each other; without it that of "
-       "formats.gradient. Not bf16 with precision fp32 or tf32. int8 and fp8 (E4M3), with zero 1 to "
-       "3: blocks of 128 elements of matrices' gradients with a scale each, a quarter of the bytes "
-       "of f32; they are added up in f32. Lossy, so chosen only where formats.allow says so"},
+       "formats.gradient. Not bf16 with precision fp32 or tf32. int8, fp8 (E4M3) and int4, with zero "
+       "1 to 3: blocks of 128 elements of matrices' gradients with a scale each, a quarter and an "
+       "eighth of the bytes of f32; they are added up in f32, first over the ranks of a node "
+       "(layout.reduce_block). Lossy, so chosen only where formats.allow says so"},
       {"formats.moments",
        kChoice,
        "f32",
@@ -78,6 +79,18 @@ std::vector<SpecKey> FormatKeys() {
        "without it as passes read them. fp8 (E4M3) and int8, blocks of 128 elements with a scale each, "
        "take half of the bytes of 16 bits; passes compute with what arrives. Lossy, so chosen only "
        "where formats.allow says so"},
+      {"formats.residual",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"bf16", "f32"},
+       "",
+       "Error feedback: the type in which each rank keeps what codes of its gradients (formats.reduce int8, "
+       "fp8 or int4) were not worth, and adds it to those of the next micro-batch or step. 2 or 4 bytes for "
+       "each parameter of a rank's stage, on the device; saved in checkpoints. Without it that is lost. Not "
+       "with precision fp16, nor with layout.shard_size"},
       {"formats.allow.gradient",
        kChoice,
        "",
@@ -94,7 +107,7 @@ std::vector<SpecKey> FormatKeys() {
        false,
        0,
        0,
-       {"bf16", "fp8", "int8"},
+       {"bf16", "fp8", "int8", "int4"},
        "",
        "Gradients may be sent so where formats.reduce leaves it open: if nothing fits without, or "
        "the step is faster by more than a tenth"},

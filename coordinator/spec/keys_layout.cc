@@ -143,6 +143,17 @@ std::vector<SpecKey> LayoutKeys() {
        "",
        "Data-parallel ranks that share the states with ZeRO; the rest hold copies. Without it all "
        "share"},
+      {"layout.reduce_block",
+       kInteger,
+       "",
+       false,
+       1,
+       65536,
+       {},
+       "",
+       "Data-parallel ranks that add up gradients in int8, fp8 or int4 (formats.reduce) with each "
+       "other first; their sums are then encoded again and sent to the other blocks. 1: all at once, "
+       "encoded once. Without it those of a node"},
       {"layout.communication_dtype",
        kChoice,
        "",

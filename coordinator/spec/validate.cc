@@ -78,6 +78,23 @@ void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
     reader.Problem("layout.shard_size", absl::StrCat(layout.shard_size()),
                    "accompanied by layout.zero 1, 2 or 3");
   }
+  const auto has_codes = [](const std::string& format) {
+    return format == "int8" || format == "int4" || format == "fp8";
+  };
+  if (layout.reduce_block() > 1 && !has_codes(spec.formats().reduce()) &&
+      !has_codes(spec.formats().allow().reduce())) {
+    reader.Problem("layout.reduce_block", absl::StrCat(layout.reduce_block()),
+                   "accompanied by formats.reduce int8, fp8 or int4: only codes are exchanged in "
+                   "blocks of ranks",
+                   "formats.reduce int8");
+  }
+  if (!spec.formats().residual().empty() && !has_codes(spec.formats().reduce()) &&
+      !has_codes(spec.formats().allow().reduce())) {
+    reader.Problem("formats.residual", spec.formats().residual(),
+                   "accompanied by formats.reduce int8, fp8 or int4: only what is sent in codes "
+                   "loses anything",
+                   "formats.reduce int8");
+  }
 }
 
 void ValidateLossScale(SpecReader& reader, const v1::JobSpec& spec) {

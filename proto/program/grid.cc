@@ -43,8 +43,16 @@ std::vector<uint32_t> ValuesOn(const v1::Grid& grid, const v1::Group& group, v1:
     begin = value / group.tensor_block() * group.tensor_block();
     end = std::min(end, begin + group.tensor_block());
   }
+  uint32_t step = 1;
+  if (axis == v1::DATA_SHARD && group.shard_block() > 0) {
+    begin = value / group.shard_block() * group.shard_block();
+    end = std::min(end, begin + group.shard_block());
+  } else if (axis == v1::DATA_SHARD && group.shard_stride() > 0) {
+    begin = value % group.shard_stride();
+    step = group.shard_stride();
+  }
   std::vector<uint32_t> values;
-  for (uint32_t v = begin; v < end; ++v) values.push_back(v);
+  for (uint32_t v = begin; v < end; v += step) values.push_back(v);
   return values;
 }
 
@@ -124,19 +132,24 @@ std::vector<uint32_t> GroupMembers(const v1::Grid& grid, const v1::Group& group,
   return ranks;
 }
 
+uint32_t MembersOn(const v1::Grid& grid, const v1::Group& group, v1::Axis axis) {
+  const uint32_t all = AxisSize(grid, axis);
+  if (!HasAxis(group, axis)) return 1;
+  if (axis == v1::PIPELINE && group.stages_size() > 0) return group.stages_size();
+  if (axis == v1::TENSOR && group.tensor_block() > 0) return std::min(group.tensor_block(), all);
+  if (axis != v1::DATA_SHARD) return all;
+  if (group.shard_block() > 0) return std::min(group.shard_block(), all);
+  return group.shard_stride() > 0 ? (all - 1) / group.shard_stride() + 1 : all;
+}
+
 uint32_t GroupSize(const v1::Grid& grid, const v1::Group& group) {
   uint32_t size = 1;
-  for (v1::Axis axis : kAxes) {
-    if (!HasAxis(group, axis)) continue;
-    if (axis == v1::PIPELINE && group.stages_size() > 0) {
-      size *= group.stages_size();
-    } else if (axis == v1::TENSOR && group.tensor_block() > 0) {
-      size *= std::min(group.tensor_block(), AxisSize(grid, axis));
-    } else {
-      size *= AxisSize(grid, axis);
-    }
-  }
+  for (v1::Axis axis : kAxes) size *= MembersOn(grid, group, axis);
   return size;
+}
+
+bool IsOfPartOfShards(const v1::Group& group) {
+  return group.shard_block() > 0 || group.shard_stride() > 0;
 }
 
 bool HasAxis(const v1::Group& group, v1::Axis axis) {

@@ -43,6 +43,10 @@ uint32_t ShardCount(const v1::Grid& grid);
 // The members of the instance of `group` that `rank` belongs to, ascending; empty when it belongs
 // to none (a stage that is not one of group.stages).
 std::vector<uint32_t> GroupMembers(const v1::Grid& grid, const v1::Group& group, uint32_t rank);
+// How many values an axis has in an instance of the group, 1 where it is none of its axes.
+uint32_t MembersOn(const v1::Grid& grid, const v1::Group& group, v1::Axis axis);
+// Whether it has some ranks of the axis DATA_SHARD only.
+bool IsOfPartOfShards(const v1::Group& group);
 // The size of each instance of the group.
 uint32_t GroupSize(const v1::Grid& grid, const v1::Group& group);
 bool HasAxis(const v1::Group& group, v1::Axis axis);

@@ -140,14 +140,23 @@ OpAttrs DecodeAdamw(const v1::AdamwAttrs& m) {
 }
 
 absl::StatusOr<OpAttrs> DecodeBlock(const v1::BlockAttrs& m) {
+  kernels::BlockAttrs attrs = {.block = m.block(),
+                               .runs = std::max<int64_t>(1, m.runs()),
+                               .parts = std::max<int64_t>(1, m.parts())};
   switch (m.format()) {
     case v1::INT8_LINEAR:
-      return kernels::BlockAttrs{.format = kernels::Format::kInt8Linear, .block = m.block()};
+      attrs.format = kernels::Format::kInt8Linear;
+      return attrs;
+    case v1::INT4_LINEAR:
+      attrs.format = kernels::Format::kInt4Linear;
+      return attrs;
     case v1::FP8_E4M3:
-      return kernels::BlockAttrs{.format = kernels::Format::kFP8, .block = m.block()};
+      attrs.format = kernels::Format::kFP8;
+      return attrs;
     default:
       return absl::InvalidArgumentError(absl::StrCat("format: got ", static_cast<int>(m.format()),
-                                                     ", must be INT8_LINEAR or FP8_E4M3"));
+                                                     ", must be INT8_LINEAR, INT4_LINEAR or "
+                                                     "FP8_E4M3"));
   }
 }
 

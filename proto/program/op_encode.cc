@@ -103,8 +103,12 @@ struct Encoder {
   }
   void operator()(const kernels::BlockAttrs& a) const {
     v1::BlockAttrs* m = out->mutable_block();
-    m->set_format(a.format == kernels::Format::kFP8 ? v1::FP8_E4M3 : v1::INT8_LINEAR);
+    m->set_format(a.format == kernels::Format::kFP8          ? v1::FP8_E4M3
+                  : a.format == kernels::Format::kInt4Linear ? v1::INT4_LINEAR
+                                                             : v1::INT8_LINEAR);
     m->set_block(a.block);
+    if (a.runs > 1) m->set_runs(a.runs);
+    if (a.parts > 1) m->set_parts(a.parts);
   }
 };
 

@@ -12,7 +12,8 @@ uint32_t SplitBlock(const v1::StateRange& range) { return std::max(1u, range.spl
 
 // Where this rank's buffer begins in the region that the range's offset counts from.
 int64_t FirstOf(const v1::StateRange& range, const v1::Grid& grid, const Coordinates& rank) {
-  return range.shard_elements() == 0 ? 0 : ShardIndex(grid, rank) * range.shard_elements();
+  if (range.shard_elements() == 0 || range.by_rank()) return 0;
+  return ShardIndex(grid, rank) * range.shard_elements();
 }
 
 // Appends elements [begin, begin + elements) of the tensor, which lie at element `position` of the
@@ -48,6 +49,10 @@ std::vector<int64_t> ScalesShape(const std::vector<int64_t>& shape, int64_t bloc
 
 int64_t RowsOf(const v1::StateRange& range) { return range.shape_size() < 2 ? 1 : range.shape(0); }
 
+int64_t RowsOfARank(const v1::StateRange& range, const v1::Grid& grid) {
+  return range.by_rank() ? RowsOf(range) / ShardCount(grid) : RowsOf(range);
+}
+
 int64_t ColumnsOf(const v1::StateRange& range) {
   int64_t columns = 1;
   for (int d = range.shape_size() < 2 ? 0 : 1; d < range.shape_size(); ++d) {
@@ -65,12 +70,13 @@ StateRectangle RectangleOf(const v1::StateRange& range, const v1::Grid& grid,
   const int64_t column =
       range.column() + (range.split() == v1::StateRange::BY_COLUMNS ? part * range.columns() : 0);
   const int64_t base = element_bytes == 0 ? 0 : range.offset() / element_bytes;
-  const int64_t tensor_columns = ColumnsOf(range);
-  StateRectangle rectangle = {.rows = std::min(range.rows(), RowsOf(range) - row),
+  const int64_t tensor_columns = ColumnsOf(range), tensor_rows = RowsOfARank(range, grid);
+  const int64_t first_row = range.by_rank() ? ShardIndex(grid, rank) * tensor_rows : 0;
+  StateRectangle rectangle = {.rows = std::min(range.rows(), tensor_rows - row),
                               .columns = std::min(range.columns(), tensor_columns - column),
                               .position = base - FirstOf(range, grid, rank),
                               .row_stride = range.row_stride(),
-                              .begin = row * tensor_columns + column,
+                              .begin = (first_row + row) * tensor_columns + column,
                               .tensor_columns = tensor_columns};
   if (rectangle.rows <= 0 || rectangle.columns <= 0) return {};
   if (rectangle.columns == tensor_columns && range.row_stride() == rectangle.columns) {
@@ -96,7 +102,8 @@ std::vector<StateRun> RunsOf(const v1::StateRange& range, const v1::Grid& grid,
 
 bool OwnsState(const v1::StateRange& range, const v1::Grid& grid, const Coordinates& rank) {
   if (range.copy() || rank.replica != 0) return false;
-  if (range.shard_elements() == 0 && ShardIndex(grid, rank) != 0) return false;
+  const bool apart = range.shard_elements() > 0 || range.by_rank();
+  if (!apart && ShardIndex(grid, rank) != 0) return false;
   if (range.split() == v1::StateRange::WHOLE) return rank.tensor == 0;
   return rank.tensor % SplitBlock(range) == 0;
 }

@@ -50,8 +50,9 @@ bool OwnsState(const v1::StateRange& range, const v1::Grid& grid, const Coordina
 // Where columns are whole blocks they have as many rows of fewer columns, else they are one row.
 std::vector<int64_t> ScalesShape(const std::vector<int64_t>& shape, int64_t block);
 
-// The tensor as a matrix.
+// The tensor as a matrix; where each rank has its own, all of them.
 int64_t RowsOf(const v1::StateRange& range);
+int64_t RowsOfARank(const v1::StateRange& range, const v1::Grid& grid);
 int64_t ColumnsOf(const v1::StateRange& range);
 
 }  // namespace terrace

@@ -179,8 +179,13 @@ std::string LayoutText(const v1::Layout& layout) {
     text += ", gradients in bf16";
   }
   const std::string& reduce = layout.reduce_format();
-  if (!reduce.empty() && reduce != "f32" && reduce != layout.gradient_format())
+  if (!reduce.empty() && reduce != "f32" && reduce != layout.gradient_format()) {
     absl::StrAppend(&text, ", gradients sent in ", reduce);
+    if (layout.reduce_block() > 1)
+      absl::StrAppend(&text, " (first over ", layout.reduce_block(), " ranks)");
+    if (!layout.residual_format().empty())
+      absl::StrAppend(&text, " with residuals in ", layout.residual_format());
+  }
   if (!layout.gather_format().empty())
     absl::StrAppend(&text, ", gathered in ", layout.gather_format());
   if (!layout.activation_format().empty())

@@ -141,6 +141,9 @@ void PrintGroups(const v1::Program& program, std::string* out) {
       absl::StrAppend(&axes, ", stages ", absl::StrJoin(group.stages(), " "));
     }
     if (group.tensor_block() > 0) absl::StrAppend(&axes, " in blocks of ", group.tensor_block());
+    if (group.shard_block() > 0) absl::StrAppend(&axes, " in blocks of ", group.shard_block());
+    if (group.shard_stride() > 0)
+      absl::StrAppend(&axes, " that are ", group.shard_stride(), " apart");
     table.Add(
         {"group   ", group.name(), axes, absl::StrCat(GroupSize(program.grid(), group), " ranks")});
   }

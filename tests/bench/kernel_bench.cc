@@ -193,18 +193,19 @@ std::vector<Work> StepOps(int threads) {
   const auto encode = [&](Format format, bool back) {
     constexpr int64_t kElements = 32 << 20;
     const BlockAttrs attrs = {.format = format};
-    const TensorShape x = Dense(DType::kBF16, {kElements}), codes = Dense(DType::kU8, {kElements});
+    const TensorShape x = Dense(DType::kBF16, {kElements});
+    const TensorShape codes = Dense(DType::kU8, {kElements / RowOf(format).packed});
     const TensorShape scales = vector(kElements / attrs.block);
     const std::string name =
         (back ? "decode_blocks " : "encode_blocks ") + std::string(RowOf(format).name);
     return back ? OpWork(name, Op::kDecodeBlocks, attrs, {codes, scales, x}, threads)
-                : OpWork(name, Op::kEncodeBlocks, attrs, {x, codes, scales}, threads);
+                : OpWork(name, Op::kEncodeBlocks, attrs, {x, codes, scales, {}}, threads);
   };
   const auto sum = [&](Format format) {
     constexpr int64_t kParts = 8, kElements = 4 << 20;
     const BlockAttrs attrs = {.format = format};
     return OpWork("sum_blocks " + std::string(RowOf(format).name), Op::kSumBlocks, attrs,
-                  {Dense(DType::kU8, {kParts, kElements}),
+                  {Dense(DType::kU8, {kParts, kElements / RowOf(format).packed}),
                    Dense(DType::kF32, {kParts, kElements / attrs.block}), vector(kElements)},
                   threads);
   };
@@ -216,10 +217,13 @@ std::vector<Work> StepOps(int threads) {
           int8("32 Mi", 32 << 20),
           sum(Format::kInt8Linear),
           sum(Format::kFP8),
+          sum(Format::kInt4Linear),
           encode(Format::kInt8Linear, false),
           encode(Format::kInt8Linear, true),
           encode(Format::kFP8, false),
           encode(Format::kFP8, true),
+          encode(Format::kInt4Linear, false),
+          encode(Format::kInt4Linear, true),
           OpWork("squared_norm f32", Op::kSquaredNorm, ScaleAttrs{}, {large, vector(1)}, threads),
           OpWork("cast f32 to bf16", Op::kCast, NoAttrs{}, {large, large_bf16}, threads),
           OpWork("fill f32 128 MiB", Op::kFill, FillAttrs{}, {large}, threads)};

@@ -122,20 +122,35 @@ void AddCopies(const Form& form, CaseList* list) {
     list->Add(Op::kAdd, suffix, NoAttrs{}, {x, y});
     list->Add(Op::kCast, suffix + "_flat", NoAttrs{}, {form.Act({999}), Dense(to, {999})});
   }
-  for (const Format format : {Format::kInt8Linear, Format::kFP8}) {
-    for (const auto& [n, block] :
+  for (const Format format : {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear}) {
+    for (const auto& [count, block] :
          {std::pair<int64_t, int64_t>{1024, 128}, {70001, 256}, {999, 16}}) {
+      const int64_t packed = RowOf(format).packed, n = count / packed * packed;
       const std::string suffix = form.name + "_" + std::string(RowOf(format).name) + "_" + Text(n) +
                                  "_block_" + Text(block);
       const BlockAttrs attrs = {.format = format, .block = block};
-      const TensorShape x = Dense(form.dtype, {n}), codes = Dense(DType::kU8, {n});
+      const TensorShape x = Dense(form.dtype, {n}), codes = Dense(DType::kU8, {n / packed});
       const TensorShape scales = Dense(kF32, {(n + block - 1) / block});
       if (form.gap > 0) continue;
-      list->Add(Op::kEncodeBlocks, suffix, attrs, {x, codes, scales});
+      list->Add(Op::kEncodeBlocks, suffix, attrs, {x, codes, scales, {}});
+      for (const DType residual : {kF32, kBF16}) {
+        list->Add(Op::kEncodeBlocks, suffix + "_residual_" + std::string(Name(residual)), attrs,
+                  {x, codes, scales, Dense(residual, {n})});
+      }
       list->Add(Op::kDecodeBlocks, suffix, attrs, {codes, scales, x});
+      for (const int64_t runs : {2, 4}) {
+        BlockAttrs by_part = attrs;
+        by_part.runs = runs;
+        by_part.parts = 3;
+        const int64_t whole = 5 * runs * by_part.parts * block;
+        list->Add(Op::kEncodeBlocks, suffix + "_in_" + Text(runs) + "_runs", by_part,
+                  {Dense(form.dtype, {whole}), Dense(DType::kU8, {whole / packed}),
+                   Dense(kF32, {whole / block}), runs > 2 ? TensorShape() : Dense(kF32, {whole})});
+      }
       for (const int64_t parts : {1, 3}) {
-        list->Add(Op::kSumBlocks, suffix + "_parts_" + Text(parts), attrs,
-                  {Dense(DType::kU8, {parts, n}), Dense(kF32, {parts, scales.size[0]}), x});
+        list->Add(
+            Op::kSumBlocks, suffix + "_parts_" + Text(parts), attrs,
+            {Dense(DType::kU8, {parts, n / packed}), Dense(kF32, {parts, scales.size[0]}), x});
       }
     }
   }

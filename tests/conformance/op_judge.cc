@@ -168,10 +168,23 @@ Error ErrorOfEach(const Values& got, const Values& want, double common_size) {
   return worst;
 }
 
+// The whole numbers of codes of 4 bits, of which a byte has two.
+Values Unpacked(const OpCase& op_case, const Values& bytes) {
+  const auto* blocks = std::get_if<BlockAttrs>(&op_case.attrs);
+  if (blocks == nullptr || blocks->format != Format::kInt4Linear) return bytes;
+  Values numbers;
+  for (const double byte : bytes) {
+    for (const int shift : {0, 4})
+      numbers.push_back(((static_cast<int>(byte) >> shift & 15) ^ 8) - 8);
+  }
+  return numbers;
+}
+
 // Of numbers that lie next to the bound between two codes, f32 and double may choose either.
-void JudgeCodes(const OpCase& op_case, int index, const Values& got, const Values& want,
+void JudgeCodes(const OpCase& op_case, int index, const Values& got_bytes, const Values& want_bytes,
                 Judgement* judgement) {
   constexpr double kMayDiffer = 1e-4;  // of all elements
+  const Values got = Unpacked(op_case, got_bytes), want = Unpacked(op_case, want_bytes);
   int64_t others = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     const double distance = std::abs(got[i] - want[i]);
@@ -186,10 +199,36 @@ void JudgeCodes(const OpCase& op_case, int index, const Values& got, const Value
   judgement->Complain(About(op_case, index, std::to_string(others) + " codes are others"));
 }
 
+// What is left of numbers of which most is taken away; where the code is another, the step to it.
+void JudgeResidual(const OpCase& op_case, int index, const Values& got, const Values& want,
+                   Judgement* judgement) {
+  constexpr double kMayDiffer = 1e-4;  // of all elements
+  constexpr double kTakenAway = 1e-4;  // of what is left, for the rounding of what there was
+  const double bound = kTakenAway + BoundOf(op_case, index), size = RootMeanSquare(want);
+  double largest = 0;
+  for (const double value : want) largest = std::max(largest, std::abs(value));
+  int64_t others = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double distance = std::abs(got[i] - want[i]);
+    if (distance <= bound * (std::abs(want[i]) + size)) continue;
+    ++others;
+    if (distance <= 2 * largest * (1 + bound)) continue;
+    judgement->Complain(About(op_case, index,
+                              "element " + std::to_string(i) + " is " + Number(got[i]) +
+                                  ", the reference has " + Number(want[i])));
+    return;
+  }
+  if (static_cast<double>(others) <= kMayDiffer * static_cast<double>(want.size())) return;
+  judgement->Complain(About(op_case, index, std::to_string(others) + " residuals are others"));
+}
+
 void JudgeOperand(const OpCase& op_case, int index, const Values& got, Values want,
                   Judgement* judgement) {
   const TensorShape& shape = op_case.operands[index];
+  constexpr int kResidual = 3;
   if (shape.dtype == DType::kU8) return JudgeCodes(op_case, index, got, want, judgement);
+  if (op_case.op == Op::kEncodeBlocks && index == kResidual)
+    return JudgeResidual(op_case, index, got, want, judgement);
   const double bound = BoundOf(op_case, index);
   if (bound == 0) {
     for (double& value : want) value = RoundTo(shape.dtype, value);

@@ -295,52 +295,89 @@ double NearestFp8(const Values& numbers, double value) {
   return nearest + (std::signbit(value) ? 128 : 0);
 }
 
-// Scales and what they multiply are f32 numbers, as they are stored.
+// The numbers of all codes, the index being the code.
+Values NumbersOf(Format format) {
+  if (format == Format::kFP8) return Fp8Numbers();
+  const int count = format == Format::kInt4Linear ? 16 : 256;
+  Values numbers(count);
+  for (int code = 0; code < count; ++code) numbers[code] = code < count / 2 ? code : code - count;
+  return numbers;
+}
+
+// Code `i` of bytes that have one or two of them.
+int CodeAt(const BlockAttrs& attrs, const Values& bytes, int64_t i) {
+  if (attrs.format != Format::kInt4Linear) return static_cast<int>(bytes[i]);
+  return static_cast<int>(bytes[i / 2]) >> (i % 2 * 4) & 15;
+}
+
+double MostOf(Format format) {
+  if (format == Format::kFP8) return 448;
+  return format == Format::kInt4Linear ? 7 : 127;
+}
+
+// Scales and what they multiply are f32 numbers, as they are stored, and so is what is encoded.
 void EncodeBlocksRef(const BlockAttrs& attrs, Operands operands) {
-  const Values& x = operands[0];
-  const Values numbers = Fp8Numbers();
+  Values x = operands[0];
+  Values& residual = operands[3];  // empty without one
+  for (size_t i = 0; i < residual.size(); ++i)
+    x[i] = static_cast<float>(x[i]) + static_cast<float>(residual[i]);
+  const Values numbers = Fp8Numbers(), all = NumbersOf(attrs.format);
   const auto count = static_cast<int64_t>(x.size());
-  operands[1].resize(x.size());
+  const bool pairs = attrs.format == Format::kInt4Linear;
+  operands[1].assign(pairs ? count / 2 : count, 0);
   operands[2].resize((count + attrs.block - 1) / attrs.block);
+  const int64_t of_part = count / (attrs.runs * attrs.parts);
   for (int64_t b = 0; b < static_cast<int64_t>(operands[2].size()); ++b) {
-    const int64_t end = std::min(count, (b + 1) * attrs.block);
+    const int64_t begin = b * attrs.block, end = std::min(count, begin + attrs.block);
+    // Of run `run` the part that all runs have beside each other.
+    const int64_t run = begin / of_part / attrs.parts, part = begin / of_part % attrs.parts;
+    const int64_t moved = (part * attrs.runs + run) * of_part - begin / of_part * of_part;
     float largest = 0;
-    for (int64_t i = b * attrs.block; i < end; ++i)
+    for (int64_t i = begin; i < end; ++i)
       largest = std::max(largest, static_cast<float>(std::abs(x[i])));
-    const float most = attrs.format == Format::kFP8 ? 448 : 127;
-    operands[2][b] = largest / most;
-    for (int64_t i = b * attrs.block; i < end; ++i) {
+    const auto most = static_cast<float>(MostOf(attrs.format));
+    operands[2][(begin + moved) / attrs.block] = largest / most;
+    for (int64_t i = begin; i < end; ++i) {
       const float scaled = static_cast<float>(x[i]) * (most / largest);
-      operands[1][i] = attrs.format == Format::kFP8
-                           ? NearestFp8(numbers, scaled)
-                           : static_cast<uint8_t>(static_cast<int>(std::nearbyint(scaled)));
+      const int64_t at = i + moved;
+      if (attrs.format == Format::kFP8) {
+        operands[1][at] = NearestFp8(numbers, scaled);
+        continue;
+      }
+      const auto code = static_cast<uint8_t>(static_cast<int>(std::nearbyint(scaled)));
+      if (pairs) {
+        operands[1][at / 2] += (code & 15) << (at % 2 * 4);
+      } else {
+        operands[1][at] = code;
+      }
+    }
+    for (int64_t i = begin; i < end && !residual.empty(); ++i) {
+      const double worth =
+          all[CodeAt(attrs, operands[1], i + moved)] * operands[2][(begin + moved) / attrs.block];
+      constexpr float kNew = 0.2f;
+      const auto lost = static_cast<float>(x[i]) - static_cast<float>(worth);
+      residual[i] += kNew * (lost - static_cast<float>(residual[i]));
     }
   }
 }
 
 void SumBlocksRef(const BlockAttrs& attrs, Shapes shapes, Operands operands) {
-  const Values numbers = Fp8Numbers();
-  const int64_t parts = shapes[0].size[0], count = shapes[0].size[1], blocks = shapes[1].size[1];
+  const Values numbers = NumbersOf(attrs.format);
+  const int64_t parts = shapes[0].size[0], blocks = shapes[1].size[1], count = shapes[2].size[0];
   operands[2].assign(count, 0);
   for (int64_t p = 0; p < parts; ++p) {
     for (int64_t i = 0; i < count; ++i) {
-      const auto code = static_cast<uint8_t>(operands[0][p * count + i]);
-      const double number =
-          attrs.format == Format::kFP8 ? numbers[code] : static_cast<int8_t>(code);
-      operands[2][i] += number * operands[1][p * blocks + i / attrs.block];
+      operands[2][i] += numbers[CodeAt(attrs, operands[0], p * count + i)] *
+                        operands[1][p * blocks + i / attrs.block];
     }
   }
 }
 
-void DecodeBlocksRef(const BlockAttrs& attrs, Operands operands) {
-  const Values& codes = operands[0];
-  const Values numbers = Fp8Numbers();
-  operands[2].resize(codes.size());
-  for (size_t i = 0; i < codes.size(); ++i) {
-    const auto code = static_cast<uint8_t>(codes[i]);
-    const double number = attrs.format == Format::kFP8 ? numbers[code] : static_cast<int8_t>(code);
-    operands[2][i] = number * operands[1][i / attrs.block];
-  }
+void DecodeBlocksRef(const BlockAttrs& attrs, Shapes shapes, Operands operands) {
+  const Values numbers = NumbersOf(attrs.format);
+  operands[2].resize(shapes[2].size[0]);
+  for (int64_t i = 0; i < shapes[2].size[0]; ++i)
+    operands[2][i] = numbers[CodeAt(attrs, operands[0], i)] * operands[1][i / attrs.block];
 }
 
 template <typename F>
@@ -458,7 +495,7 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
     case Op::kEncodeBlocks:
       return EncodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
     case Op::kDecodeBlocks:
-      return DecodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
+      return DecodeBlocksRef(std::get<BlockAttrs>(attrs), shapes, operands);
     case Op::kSumBlocks:
       return SumBlocksRef(std::get<BlockAttrs>(attrs), shapes, operands);
   }

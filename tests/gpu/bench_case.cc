@@ -87,15 +87,16 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
   add("swiglu grad", Op::kSwigluGrad, NoAttrs{}, {x, x, x, x, x});
   add("rope", Op::kRope, RopeAttrs{.sequence = 512}, {BF16({rows, d / 128, 128}), F32({512, 128})});
   add("cast", Op::kCast, NoAttrs{}, {flat, BF16({rows * d})});
-  const TensorShape codes = Shape(DType::kU8, {rows * d});
   const TensorShape scales = F32({rows * d / kActivationBlock});
-  for (const Format format : {Format::kInt8Linear, Format::kFP8}) {
+  for (const Format format : {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear}) {
     const std::string name(RowOf(format).name);
     const BlockAttrs blocks = {.format = format};
-    add("encode " + name, Op::kEncodeBlocks, blocks, {BF16({rows * d}), codes, scales});
+    const int64_t packed = RowOf(format).packed;
+    const TensorShape codes = Shape(DType::kU8, {rows * d / packed});
+    add("encode " + name, Op::kEncodeBlocks, blocks, {BF16({rows * d}), codes, scales, {}});
     add("decode " + name, Op::kDecodeBlocks, blocks, {codes, scales, BF16({rows * d})});
     add("sum " + name, Op::kSumBlocks, blocks,
-        {Shape(DType::kU8, {8, rows * d / 8}), F32({8, rows * d / kActivationBlock / 8}),
+        {Shape(DType::kU8, {8, rows * d / 8 / packed}), F32({8, rows * d / kActivationBlock / 8}),
          F32({rows * d / 8})});
   }
   add("squared_norm", Op::kSquaredNorm, ScaleAttrs{}, {flat, F32({1})});

@@ -35,8 +35,8 @@ struct JobData {
 
 struct JobResult {
   std::vector<double> losses, grad_norms;  // of each step; the same on all ranks
-  // Of the mean loss, of the first step, before clipping; empty with offload and with the caching
-  // allocator.
+  // Of the mean loss, of the first step, before clipping; empty with offload, with residuals and
+  // with the caching allocator.
   Tensors gradients;
   Tensors weights, adam_m, adam_v;  // after the last step; of moments in int8 the codes
   // Payload bytes that each rank sent in one step, by group name.

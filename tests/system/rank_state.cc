@@ -27,8 +27,15 @@ bool TakesOneFactor(const v1::Program& program) {
                      });
 }
 
+// Residuals are written while gradients are still made.
+bool HasResiduals(const v1::Program& program) {
+  return std::any_of(program.state().begin(), program.state().end(),
+                     [](const v1::StateRange& range) { return range.kind() == v1::RESIDUAL; });
+}
+
 bool KeepsGradients(const v1::Program& program) {
-  return program.arenas_size() == 1 && !UsesCaching(program) && TakesOneFactor(program);
+  return program.arenas_size() == 1 && !UsesCaching(program) && TakesOneFactor(program) &&
+         !HasResiduals(program);
 }
 
 kernels::DType TypeOf(const v1::Program& program, uint32_t buffer) {

@@ -69,7 +69,8 @@ struct Piece {
 
 // At the first write of state all gradients of the step are final: keeps those of the first step.
 // Gradients that stream through the host in chunks or that are used up one by one are never there
-// all at once, and those that the caching allocator places have no offset.
+// all at once, those that the caching allocator places have no offset, and where residuals are kept
+// the first write of state comes before.
 class GradientKeeper final : public StateFence {
  public:
   explicit GradientKeeper(const Rank& rank);

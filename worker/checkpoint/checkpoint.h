@@ -3,7 +3,8 @@
 //   <directory>/step-00000200/
 //     model.safetensors        weights, Hugging Face names, master precision
 //     optimizer.safetensors    "<tensor>.adam_m", "<tensor>.adam_v", as they rest in the job; with
-//                              int8 blocks "<tensor>.adam_m_scales" and "..._v_scales" too
+//                              int8 blocks "<tensor>.adam_m_scales" and "..._v_scales" too, with
+//                              formats.residual "<tensor>.residual", all ranks' below each other
 //     config.json, tokenizer files   so that the folder loads in `transformers`
 //     manifest.json            step, tokens, seed, job spec; per file bytes and checksum; the last
 //
@@ -107,10 +108,10 @@ absl::StatusOr<CheckpointInfo> WriteCheckpoint(std::string_view directory,
                                                const RankState& state, const WriteOptions& options);
 
 // Fills what the rank holds from a checkpoint folder (weights and optimizer state); padding becomes
-// zero. Moments in another format than the job's are converted, which the log says. Together with
-// `peers` when there are some. A failure of one is a failure of all.
-// INVALID_ARGUMENT when a tensor is missing or has another shape, naming both sides. Does not
-// compare checksums: VerifyCheckpoint does, once for all ranks.
+// zero. Moments in another format than the job's are converted, which the log says, and residuals
+// of other ranks become zero, which it says too. Together with `peers` when there are some. A
+// failure of one is a failure of all. INVALID_ARGUMENT when a tensor is missing or has another
+// shape, naming both sides. Does not compare checksums: VerifyCheckpoint does, once for all ranks.
 absl::StatusOr<CheckpointHeader> ReadCheckpoint(std::string_view path, const RankState& state,
                                                 CheckpointPeers* peers);
 

@@ -55,6 +55,26 @@ class Conversion {
   std::string from_, to_;
 };
 
+// Residuals are those of as many ranks as the job has; of other ranks they are of no use.
+class ResidualsRead {
+ public:
+  absl::Status Add(const absl::StatusOr<StoredTensor>& stored, const StateTensor& tensor,
+                   StoredState* state) {
+    if (stored.ok() && stored->shape == tensor.shape) return state->Add(*stored, tensor);
+    if (lost_.empty()) lost_ = stored.ok() ? "are those of other ranks" : "are not there";
+    state->AddZero();
+    return absl::OkStatus();
+  }
+  void Tell(std::string_view path) const {
+    if (lost_.empty()) return;
+    log::Info("the residuals of gradients (formats.residual) in ", std::string(path), " ", lost_,
+              " and begin at zero");
+  }
+
+ private:
+  std::string lost_;
+};
+
 absl::Status Fill(std::string_view path, const RankState& state) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> model,
                    SafetensorsReader::Open(PathIn(path, kModelFile)));
@@ -63,9 +83,14 @@ absl::Status Fill(std::string_view path, const RankState& state) {
   ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
   StoredState stored_state(path);
   Conversion conversion;
+  ResidualsRead residuals;
   const std::map<std::string, const StateTensor*> weights = WeightsOf(tensors);
   const int64_t block = state.program.rules().moment_block();
   for (const StateTensor& tensor : tensors) {
+    if (tensor.kind == v1::RESIDUAL) {
+      RETURN_IF_ERROR(residuals.Add(optimizer->Get(tensor.stored_name), tensor, &stored_state));
+      continue;
+    }
     if (tensor.kind != v1::WEIGHT) {
       const auto moment = StoredMoment::Find(*optimizer, path, tensor.tensor, MomentOf(tensor.kind),
                                              weights.at(tensor.tensor)->shape);
@@ -78,7 +103,10 @@ absl::Status Fill(std::string_view path, const RankState& state) {
     if (!stored.ok()) return NotOfThisModel(path, stored.status());
     RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
   }
-  if (RankOf(state.program.grid(), state.rank) == 0) conversion.Tell(path);
+  if (RankOf(state.program.grid(), state.rank) == 0) {
+    conversion.Tell(path);
+    residuals.Tell(path);
+  }
   return FillState(state, tensors, /*threads=*/1,
                    std::bind_front(&StoredState::Get, &stored_state));
 }

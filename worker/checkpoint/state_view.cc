@@ -93,6 +93,8 @@ std::string StoredName(std::string_view tensor, v1::StateKind kind) {
       return absl::StrCat(Absl(tensor), ".adam_m_scales");
     case v1::ADAM_V_SCALES:
       return absl::StrCat(Absl(tensor), ".adam_v_scales");
+    case v1::RESIDUAL:
+      return absl::StrCat(Absl(tensor), ".residual");
     default:
       return std::string(tensor);
   }

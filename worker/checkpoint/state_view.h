@@ -50,7 +50,8 @@ struct StateTensor {
   bool addressable() const;
 };
 
-// "<tensor>" of a weight, "<tensor>.adam_m", "<tensor>.adam_v", "<tensor>.adam_m_scales", ...
+// "<tensor>" of a weight, "<tensor>.adam_m", "<tensor>.adam_v", "<tensor>.adam_m_scales",
+// "<tensor>.residual", ...
 std::string StoredName(std::string_view tensor, v1::StateKind kind);
 
 // In the manifest's order of first mention. INVALID_ARGUMENT when a range lies outside its buffer

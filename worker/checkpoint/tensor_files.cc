@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "proto/program/grid.h"
 #include "proto/program/state_layout.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/stored_moment.h"
@@ -42,6 +43,15 @@ void AddMoments(const v1::Initializer& initializer, int64_t block, TensorFile* f
   }
 }
 
+// Of each of so many ranks one, below each other.
+void AddResiduals(const v1::Initializer& initializer, int64_t ranks, TensorFile* file) {
+  if (initializer.residual() == v1::DTYPE_UNSPECIFIED) return;
+  TensorToWrite residuals =
+      Announced(initializer, v1::RESIDUAL, static_cast<kernels::DType>(initializer.residual()));
+  residuals.shape[0] *= ranks;
+  file->tensors.push_back(std::move(residuals));
+}
+
 // Of the weights of matrices and tables: one on all stages, each of which has a layer.
 kernels::DType TypeOfMatrices(const v1::Program& program) {
   for (const v1::StateRange& range : program.state()) {
@@ -61,6 +71,7 @@ std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program) {
     model.tensors.push_back(
         Announced(initializer, v1::WEIGHT, matrix ? matrices : kernels::DType::kF32));
     AddMoments(initializer, program.rules().moment_block(), &optimizer);
+    AddResiduals(initializer, ShardCount(program.grid()), &optimizer);
   }
   // The widest first: then every tensor begins at a multiple of its elements' size.
   for (TensorFile* file : {&model, &optimizer}) {

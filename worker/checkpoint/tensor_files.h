@@ -30,8 +30,8 @@ struct TensorFile {
   int64_t moment_block = 0;  // of moments in int8 blocks: elements that share a scale
 };
 
-// The weights in the model's order, and their moments and scales; of both those in f32 before those
-// in fewer bits.
+// The weights in the model's order, and their moments and scales with the residuals of all ranks;
+// of both those in f32 before those in fewer bits.
 std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program);
 // The name of the file that holds tensors of this kind.
 std::string_view FileOfKind(v1::StateKind kind);

@@ -75,6 +75,12 @@ Parallel AddGroups(const v1::Layout& layout, const ModelConfig& config, Graph* g
     groups.model = Add("model", grid, {TENSOR, PIPELINE}, graph);
   } else {
     groups.shard = Add("shard", grid, {CONTEXT, DATA_SHARD}, graph);
+    if (const uint32_t block = layout.reduce_block(); IsReduceBlock(layout, block)) {
+      groups.near = Add("near", grid, {CONTEXT, DATA_SHARD}, graph);
+      graph->groups[groups.near].set_shard_block(block);
+      groups.far = Add("far", grid, {DATA_SHARD}, graph);
+      graph->groups[groups.far].set_shard_stride(block);
+    }
     groups.replica = Add("replica", grid, {DATA_REPLICA}, graph);
     groups.model = Add("model", grid, {TENSOR, CONTEXT, DATA_SHARD, PIPELINE}, graph);
   }

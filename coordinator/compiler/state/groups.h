@@ -22,8 +22,12 @@ struct Groups {
   int tensor = kNone;
   int tensor_block = kNone;  // ranks that hold copies of one key-value head
   int context = kNone;
-  int data = kNone;      // all that contribute to the gradient of the same weights
-  int shard = kNone;     // those that share sharded states
+  int data = kNone;   // all that contribute to the gradient of the same weights
+  int shard = kNone;  // those that share sharded states
+  // Of these, where codes of gradients are exchanged in two levels: the ranks of one block, and
+  // those that have one place in their blocks.
+  int near = kNone;
+  int far = kNone;
   int replica = kNone;   // those that hold the same shard
   int model = kNone;     // those that together hold every distinct gradient element
   int totals = kNone;    // all whose loss differs: data, context and stages

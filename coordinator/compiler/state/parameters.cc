@@ -113,7 +113,8 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       tied_(model.config.tied_embeddings),
       moments_(options.with_optimizer ? options.moments : kernels::DType::kF32),
       moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
-      gathers_(options.gathers) {
+      gathers_(options.gathers),
+      residuals_(options.with_optimizer && parallel.zero > 0 ? options.residuals : std::nullopt) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
@@ -303,7 +304,15 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
       unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
     PlaceMoment(kFirstMoment, &unit, graph);
     PlaceMoment(kSecondMoment, &unit, graph);
+    if (const auto residual = ResidualOf(all_[unit.parameters[0]].first()))
+      unit.residual =
+          AddRegion("residual", v1::OPTIMIZER, v1::DEVICE, unit, *residual, unit.elements, graph);
   }
+}
+
+std::optional<kernels::DType> Parameters::ResidualOf(const Tensor& tensor) const {
+  const bool shared = tensor.role == TensorRole::kTokenEmbedding && parallel_.groups.tied != kNone;
+  return tensor.shape.size() >= 2 && !shared ? residuals_ : std::nullopt;
 }
 
 // Where it is on NVMe its scales are on the host: few, and no pages.

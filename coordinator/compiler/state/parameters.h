@@ -33,6 +33,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,6 +121,9 @@ struct Unit {
   int adam_v = kNone;
   int adam_m_scales = kNone;  // of moments in blocks
   int adam_v_scales = kNone;
+  // Of `elements`, on each rank its own: what the codes that it has sent of its gradient were not
+  // worth (layout.residual_format).
+  int residual = kNone;
   Sums sums;
   bool decays = true;
   kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
@@ -151,6 +155,7 @@ struct ParametersOptions {
   kernels::DType gradients = kernels::DType::kF32;  // of matrices; layout.gradient_format
   kernels::DType moments = kernels::DType::kF32;    // of matrices; layout.moments_format
   const kernels::FormatRow* gathers = nullptr;      // layout.gather_format; null: as they are read
+  std::optional<kernels::DType> residuals;          // layout.residual_format
   int64_t moment_block = 0;                         // of moments in U8
 };
 
@@ -171,6 +176,9 @@ class Parameters {
   kernels::DType MomentsOf(const Tensor& tensor) const {
     return tensor.shape.size() >= 2 ? moments_ : kernels::DType::kF32;
   }
+  // The type of the residual of the tensor's gradient, where there is one: not of a table that two
+  // stages share, whose gradients differ. The tensor may be on another stage.
+  std::optional<kernels::DType> ResidualOf(const Tensor& tensor) const;
   // How the weights of a unit travel that is gathered for each use: null as passes read them.
   const kernels::FormatRow* GathersOf(const Unit& unit) const {
     return unit.decays && !unit.tile && unit.weights == kNone ? gathers_ : nullptr;
@@ -210,6 +218,7 @@ class Parameters {
   const kernels::DType moments_;
   const int64_t moment_block_;
   const kernels::FormatRow* const gathers_;
+  const std::optional<kernels::DType> residuals_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
   std::map<std::pair<TensorRole, int>, int> by_role_;

@@ -100,7 +100,7 @@ void Weights::GatherInto(const Unit& unit, Slice all) {
     const Slice own = Message("codes.own", unit, DType::kU8, unit.shard_elements);
     const Slice own_scales =
         Message("scales.own", unit, DType::kF32, unit.shard_elements / attrs.block);
-    builder_.Compute(Op::kEncodeBlocks, attrs, {piece, own, own_scales},
+    builder_.Compute(Op::kEncodeBlocks, attrs, {piece, own, own_scales, Slice()},
                      absl::StrCat("encode ", unit.name));
     builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard, own_scales, scales,
                         absl::StrCat("gather scales of ", unit.name));

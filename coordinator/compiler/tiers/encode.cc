@@ -56,7 +56,7 @@ class Encoder {
         Beside(value, ".scales", DType::kF32, (elements + attrs.block - 1) / attrs.block);
     const size_t last = ranges[forward - 1].nodes.back();
     edits_.After(last, [&] {
-      Compute(last, Op::kEncodeBlocks, attrs, {Flat(graph_.Whole(value)), codes, scales},
+      Compute(last, Op::kEncodeBlocks, attrs, {Flat(graph_.Whole(value)), codes, scales, Slice()},
               "encode " + name);
     });
     for (size_t b = forward; b < ranges.size(); ++b) {

@@ -185,6 +185,21 @@ absl::Status CheckGroupStages(const v1::Program& program, const v1::Group& group
   return absl::OkStatus();
 }
 
+// Blocks of one rank, or of all, are no parts of anything.
+absl::Status CheckPartOfShards(const v1::Program& program, const v1::Group& group,
+                               const std::string& where) {
+  if (!IsOfPartOfShards(group)) return absl::OkStatus();
+  const uint32_t shards = AxisSize(program.grid(), v1::DATA_SHARD);
+  const uint32_t block = group.shard_block() > 0 ? group.shard_block() : group.shard_stride();
+  if (group.shard_block() > 0 && group.shard_stride() > 0)
+    return Refuse(where, ": has shard_block and shard_stride, must have one of them at most");
+  if (HasAxis(group, v1::DATA_SHARD) && block > 1 && block < shards && shards % block == 0)
+    return absl::OkStatus();
+  return Refuse(where, ": ", group.shard_block() > 0 ? "shard_block " : "shard_stride ", block,
+                " must be between 1 and the ", shards,
+                " ranks of the axis DATA_SHARD, one of its axes, and divide them");
+}
+
 absl::Status CheckGroup(const v1::Program& program, const v1::Group& group) {
   const std::string where = absl::StrCat("group '", group.name(), "'");
   if (group.axes().empty()) return Refuse(where, ": has no axes");
@@ -199,6 +214,7 @@ absl::Status CheckGroup(const v1::Program& program, const v1::Group& group) {
     }
   }
   RETURN_IF_ERROR(CheckGroupStages(program, group, where));
+  RETURN_IF_ERROR(CheckPartOfShards(program, group, where));
   if (group.tensor_block() == 0) return absl::OkStatus();
   const uint32_t tensor = AxisSize(program.grid(), v1::TENSOR);
   if (!HasAxis(group, v1::TENSOR) || tensor % group.tensor_block() != 0) {

@@ -171,12 +171,14 @@ absl::StatusOr<int> FixedPoint::AfterScatter(const Repeat& repeat, const Numbers
     of[h] = &flow_.values().scatter(flow_.values()[numbers[h]].scatter);
     maps[h] = &of[h]->content;
     if (of[h]->shard_elements != of[0]->shard_elements || of[h]->shards != of[0]->shards ||
-        of[h]->axes != of[0]->axes) {
+        of[h]->axes != of[0]->axes || of[h]->block != of[0]->block) {
       return absl::InvalidArgumentError("which are shards of different places");
     }
   }
-  Scatter after = {
-      .shard_elements = of[0]->shard_elements, .shards = of[0]->shards, .axes = of[0]->axes};
+  Scatter after = {.shard_elements = of[0]->shard_elements,
+                   .shards = of[0]->shards,
+                   .axes = of[0]->axes,
+                   .block = of[0]->block};
   absl::Status status;
   ForEachPiece(maps, {0, after.shards * after.shard_elements},
                [&](const ByteRange& elements, const Numbers& piece) {

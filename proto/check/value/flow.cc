@@ -45,7 +45,9 @@ void Flow::FillFromManifest() {
     ByteRange bytes = {rows.offset,
                        rows.offset + (rows.rows - 1) * rows.stride_bytes + rows.row_bytes};
     ByteMap* content = &content_[range.buffer()];
-    if (range.shard_elements() > 0) {
+    if (range.by_rank()) {
+      value.varies = values_.Large({v1::CONTEXT, v1::DATA_SHARD});
+    } else if (range.shard_elements() > 0) {
       Scatter& scatter = scatters[range.buffer()];
       scatter.shard_elements = range.shard_elements();
       scatter.shards = ShardCount(program_.grid());
@@ -157,24 +159,28 @@ void Flow::Write(const Access& access, const Value& value, int i) {
   for (const auto& [bytes, joined] : pieces) content.Set(bytes, values_.Number(joined));
 }
 
-void Flow::Copy(int i, int from, int to) {
+void Flow::Copy(int i, int from, int to, int64_t packed) {
   const Access& source = At(i, from);
   const Access& target = At(i, to);
   if (source.rows > 1 || target.rows > 1) return Function(i);
   const int64_t source_bytes = ElementBytes(i, from), target_bytes = ElementBytes(i, to);
-  const int64_t moved = target.offset / target_bytes - source.offset / source_bytes;
+  const int64_t moved = target.offset / target_bytes - source.offset / source_bytes * packed;
   const auto to_target = [&](int64_t byte) {
-    return target.offset + (byte - source.offset) / source_bytes * target_bytes;
+    return target.offset + (byte - source.offset) / source_bytes * packed * target_bytes;
   };
   const std::vector<Piece> pieces = PiecesOf(source);
   content_[target.buffer].Set(SpanOf(target), ByteMap::kNone);
   for (const Piece& piece : pieces) {
-    Value value = Moved(piece.value, moved);
+    Value value = Moved(piece.value, packed > 1 ? moved : moved * Packed(piece.value));
     value.rounded =
         value.rounded || (value.role != Value::kNothing && source_bytes != target_bytes);
     content_[target.buffer].Set({to_target(piece.bytes.begin), to_target(piece.bytes.end)},
                                 values_.Number(value));
   }
+}
+
+int64_t Flow::Packed(const Value& value) {
+  return value.encoded_by < 0 ? 1 : kernels::RowOf(value.encoded_as.format).packed;
 }
 
 // The value of an element, when `moved` elements further on in another buffer.

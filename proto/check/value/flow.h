@@ -21,6 +21,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/check/instruction/instructions.h"
 #include "proto/check/value/links.h"
 #include "proto/check/value/ranges.h"
@@ -74,8 +75,11 @@ class Flow {
   void FillFromManifest();
   Value OfState(uint32_t buffer) const;
   void Write(const Access& access, const Value& value, int i);
-  // The bytes of `to` get what those of `from` have, element by element.
-  void Copy(int i, int from, int to);
+  // The bytes of `to` get what those of `from` have, element by element. `packed`: how many
+  // elements one of `from` has.
+  void Copy(int i, int from, int to, int64_t packed = 1);
+  // Elements in one of a buffer: of codes that are smaller than a byte several.
+  static int64_t Packed(const Value& value);
   static Value Moved(Value value, int64_t moved);
 
   absl::Status Apply(int i);
@@ -108,6 +112,8 @@ class Flow {
   void GatherShards(int i, const Piece& piece, int64_t part_elements);
   void Exchange(int i, const v1::Group& group, int index);
   void ExchangeCodes(int i, const v1::Group& group, int index);
+  Scatter PartsOfCodes(const Access& in, const v1::Group& group);
+  absl::StatusOr<Scatter> PartsOfSums(const Access& in, const v1::Group& group);
   Value SumValue(const Value& value, const v1::Group& group, int index, int i);
 
   absl::Status Send(int i);

@@ -119,12 +119,15 @@ void Flow::Update(int i) {
   }
 }
 
-// Codes are what they were made of, in fewer bits. Scales differ on the ranks on which that
-// differs.
+// Codes are what they were made of, in fewer bits, those of part p of a run behind those of part p
+// of the run before. Scales differ on the ranks on which that differs.
 void Flow::Encode(int i) {
-  const auto& attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
+  kernels::BlockAttrs attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
+  const int64_t runs = std::exchange(attrs.runs, 1), parts = std::exchange(attrs.parts, 1);
+  const Access& in = At(i, 0);
+  const Access& out = At(i, 1);
   Value scales = values_.Constant();
-  for (const Piece& piece : PiecesOf(At(i, 0))) {
+  for (const Piece& piece : PiecesOf(in)) {
     Value made = Values::WithoutPlace(piece.value);
     if (made.scatter >= 0) {
       made = values_.Constant();
@@ -132,12 +135,30 @@ void Flow::Encode(int i) {
     }
     scales = values_.Join(scales, made, i);
   }
-  Copy(i, 0, 1);
-  for (const Piece& piece : PiecesOf(At(i, 1))) {
-    Value codes = piece.value;
-    codes.encoded_by = i;
-    codes.encoded_as = attrs;
-    content_[At(i, 1).buffer].Set(piece.bytes, values_.Number(codes));
+  const int64_t element_bytes = ElementBytes(i, 0), packed = kernels::RowOf(attrs.format).packed;
+  const int64_t part = in.row_bytes / element_bytes / (runs * parts);
+  const ByteMap source = content_[in.buffer];
+  ByteMap& content = content_[out.buffer];
+  content.Set({out.offset, out.end()}, ByteMap::kNone);
+  const auto encode = [&](int64_t run, int64_t p) {
+    const int64_t begin = in.offset / element_bytes + (run * parts + p) * part;
+    const int64_t moved = out.offset * packed + (p * runs + run) * part - begin;
+    const ByteRange elements = {begin * element_bytes, (begin + part) * element_bytes};
+    source.ForEach(elements, [&](const ByteRange& bytes, int number) {
+      if (number == ByteMap::kNone) return;
+      const int64_t first = bytes.begin / element_bytes + moved;
+      const int64_t end = bytes.end / element_bytes + moved;
+      Value codes = Moved(values_[number], moved);
+      codes.rounded = codes.rounded || codes.role != Value::kNothing;
+      if (first % packed != 0 || end % packed != 0)
+        codes = Values::Spoiled(i, "puts codes of two kinds into one byte");
+      codes.encoded_by = i;
+      codes.encoded_as = attrs;
+      content.Set({first / packed, (end + packed - 1) / packed}, values_.Number(codes));
+    });
+  };
+  for (int64_t p = 0; p < parts; ++p) {
+    for (int64_t run = 0; run < runs; ++run) encode(run, p);
   }
   scales.encoded_by = i;
   scales.encoded_as = attrs;
@@ -149,7 +170,7 @@ void Flow::Encode(int i) {
 void Flow::Decode(int i) {
   const auto& attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
   const std::vector<Piece> scales = PiecesOf(At(i, 1));
-  Copy(i, 0, 2);
+  Copy(i, 0, 2, kernels::RowOf(attrs.format).packed);
   for (const Piece& piece : PiecesOf(At(i, 2))) {
     Value value = piece.value;
     const auto fits = [&](const Piece& scale) {
@@ -188,9 +209,11 @@ void Flow::SumCodes(int i) {
   if (value == nullptr || codes.size() > 1 || value->exchanged < 0 || value->scatter < 0)
     return refuse("sums what is no exchanged codes of gradients");
   const Scatter& parts = values_.scatter(value->scatter);
+  const v1::Group& group = program_.groups(value->exchanged);
   const auto& shape = sequence_->sequence->instructions(i).operands(0).shape();
-  if (shape[0] != parts.shards || shape[1] != parts.shard_elements ||
-      value->shift != -in.offset / ElementBytes(i, 0)) {
+  const int64_t packed = Packed(*value);
+  if (shape[0] != GroupSize(program_.grid(), group) || shape[1] * packed != parts.shard_elements ||
+      value->shift != -in.offset * packed) {
     return refuse("sums codes in other parts than were exchanged");
   }
   if (parts.shard_elements % attrs.block != 0)
@@ -201,9 +224,10 @@ void Flow::SumCodes(int i) {
   });
   if (scales.empty() || !fit) return refuse("sums codes with scales that were not made with them");
   if (value->encoded_as != attrs) return refuse("sums codes as those of another format");
-  const v1::Group& group = program_.groups(value->exchanged);
-  Scatter sum = {
-      .shard_elements = parts.shard_elements, .shards = parts.shards, .axes = parts.axes};
+  Scatter sum = {.shard_elements = parts.shard_elements,
+                 .shards = parts.shards,
+                 .axes = parts.axes,
+                 .block = parts.block};
   parts.content.ForEach({0, parts.shards * parts.shard_elements},
                         [&](const ByteRange& elements, int number) {
                           if (number == ByteMap::kNone) return;
@@ -252,12 +276,14 @@ Value Flow::AddScattered(const Value& x, const Value& y, int i) {
   if (y.scatter < 0) return sum;
   const Scatter& a = values_.scatter(x.scatter);
   const Scatter& b = values_.scatter(y.scatter);
-  if (a.shard_elements != b.shard_elements || a.axes != b.axes || x.shift != y.shift) {
+  if (a.shard_elements != b.shard_elements || a.axes != b.axes || a.block != b.block ||
+      x.shift != y.shift) {
     return Values::Spoiled(i, "adds shards of different places");
   }
   const auto [known, is_new] = scattered_additions_.emplace(std::pair(x.scatter, y.scatter), 0);
   if (is_new) {
-    Scatter added = {.shard_elements = a.shard_elements, .shards = a.shards, .axes = a.axes};
+    Scatter added = {
+        .shard_elements = a.shard_elements, .shards = a.shards, .axes = a.axes, .block = a.block};
     const ByteRange all = {0, a.shards * a.shard_elements};
     a.content.ForEach(all, [&](const ByteRange& elements, int number) {
       b.content.ForEach(elements, [&](const ByteRange& piece, int other) {

@@ -18,6 +18,11 @@ absl::Status Flow::Collective(int i) {
     return Refuse(WhereIs(i), " with ", BufferText(program_, At(i, 0).buffer),
                   ": only ALL_REDUCE may cross stages, group '", group.name(), "' does");
   }
+  if (IsOfPartOfShards(group) && op.kind() != v1::ALL_TO_ALL) {
+    return Refuse(WhereIs(i), " with ", BufferText(program_, At(i, 0).buffer),
+                  ": only ALL_TO_ALL may be among some ranks of DATA_SHARD, group '", group.name(),
+                  "' has no others");
+  }
   switch (op.kind()) {
     case v1::ALL_REDUCE:
       AllReduce(i, group, op.group());
@@ -45,34 +50,79 @@ absl::Status Flow::Collective(int i) {
 void Flow::ExchangeCodes(int i, const v1::Group& group, int index) {
   const Access& in = At(i, 0);
   const Access& out = At(i, 1);
-  const int64_t members = GroupSize(program_.grid(), group);
-  const int64_t element_bytes = ElementBytes(i, 0);
   const std::vector<Piece> pieces = PiecesOf(in);
   const Value& first = pieces[0].value;
-  Scatter scatter = {.shard_elements = in.row_bytes / element_bytes / members,
-                     .shards = members,
-                     .axes = values_.AxesOf(group)};
-  bool alike = true;
-  for (const Piece& piece : pieces) {
-    alike &= piece.value.encoded_by == first.encoded_by &&
-             piece.value.encoded_as == first.encoded_as && piece.value.scatter < 0 &&
-             piece.value.exchanged < 0;
-    scatter.content.Set({(piece.bytes.begin - in.offset) / element_bytes,
-                         (piece.bytes.end - in.offset) / element_bytes},
-                        values_.Number(Moved(piece.value, -in.offset / element_bytes)));
-  }
+  const bool alike = std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+    return piece.value.encoded_by == first.encoded_by &&
+           piece.value.encoded_as == first.encoded_as && piece.value.exchanged < 0 &&
+           piece.value.scatter == first.scatter;
+  });
   if (!alike)
     return Write(out, Values::Spoiled(i, "exchanges codes that were not made together"), i);
   Value value = Values::WithoutPlace(first);
   if (sequence_->sequence->instructions(i).operands(0).dtype() == v1::U8) {
+    const absl::StatusOr<Scatter> parts =
+        first.scatter < 0 ? PartsOfCodes(in, group) : PartsOfSums(in, group);
+    if (!parts.ok())
+      return Write(out, Values::Spoiled(i, std::string(parts.status().message())), i);
     value = values_.Constant();
     value.encoded_by = first.encoded_by;
     value.encoded_as = first.encoded_as;
-    value.scatter = values_.AddScatter(std::move(scatter));
-    value.shift = -(out.offset / element_bytes);
+    value.scatter = values_.AddScatter(*parts);
+    value.shift = -out.offset * Packed(first);
   }
   value.exchanged = index;
   Write(out, value, i);
+}
+
+// What is exchanged first: codes that are whole on each rank.
+Scatter Flow::PartsOfCodes(const Access& in, const v1::Group& group) {
+  const std::vector<Piece> pieces = PiecesOf(in);
+  const int64_t packed = Packed(pieces[0].value);
+  const int64_t members = GroupSize(program_.grid(), group);
+  Scatter scatter = {.shard_elements = in.row_bytes * packed / members,
+                     .shards = members,
+                     .axes = values_.AxesOf(group),
+                     .block = group.shard_block()};
+  for (const Piece& piece : pieces) {
+    scatter.content.Set(
+        {(piece.bytes.begin - in.offset) * packed, (piece.bytes.end - in.offset) * packed},
+        values_.Number(Moved(piece.value, -in.offset * packed)));
+  }
+  return scatter;
+}
+
+// What a block of ranks has summed part by part: the shard of each of them has a part for every
+// block, and goes to the rank of its own place there. Part m of shard l is then shard m n + l of n
+// ranks to a block.
+absl::StatusOr<Scatter> Flow::PartsOfSums(const Access& in, const v1::Group& group) {
+  const std::vector<Piece> pieces = PiecesOf(in);
+  const Value& first = pieces[0].value;
+  const Scatter& from = values_.scatter(first.scatter);
+  const int64_t packed = Packed(first), members = GroupSize(program_.grid(), group);
+  const bool between_blocks = from.block > 0 && group.shard_stride() == from.block &&
+                              values_.AxesOf(group) == Bit(v1::DATA_SHARD);
+  if (!between_blocks || pieces.size() > 1 || first.shift != -in.offset * packed ||
+      in.row_bytes * packed != from.shard_elements || from.shard_elements % members != 0) {
+    return absl::InvalidArgumentError(
+        "exchanges parts of sums with ranks that have no use for them");
+  }
+  const int64_t part = from.shard_elements / members;
+  Scatter scatter = {.shard_elements = part,
+                     .shards = from.shards * members,
+                     .axes = values_.Large({v1::CONTEXT, v1::DATA_SHARD})};
+  for (int64_t m = 0; m < members; ++m) {
+    for (int64_t l = 0; l < from.shards; ++l) {
+      const int64_t begin = (l * members + m) * part;
+      const int64_t moved = (m * from.shards + l) * part - begin;
+      from.content.ForEach({begin, begin + part}, [&](const ByteRange& elements, int number) {
+        if (number == ByteMap::kNone) return;
+        scatter.content.Set({elements.begin + moved, elements.end + moved},
+                            values_.Number(Moved(values_[number], moved)));
+      });
+    }
+  }
+  return scatter;
 }
 
 // RING_SHIFT and ALL_TO_ALL: the ranks of one sequence give each other other parts of it, or all
@@ -92,8 +142,10 @@ Value Flow::SumValue(const Value& value, const v1::Group& group, int index, int 
   const auto [known, is_new] = scattered_sums_.emplace(std::pair(value.scatter, index), 0);
   if (is_new) {
     const Scatter& scatter = values_.scatter(value.scatter);
-    Scatter sum = {
-        .shard_elements = scatter.shard_elements, .shards = scatter.shards, .axes = scatter.axes};
+    Scatter sum = {.shard_elements = scatter.shard_elements,
+                   .shards = scatter.shards,
+                   .axes = scatter.axes,
+                   .block = scatter.block};
     const bool mixes = (values_.AxesOf(group) & scatter.axes) != 0;
     scatter.content.ForEach(
         {0, scatter.shards * scatter.shard_elements}, [&](const ByteRange& elements, int number) {
@@ -182,7 +234,9 @@ void Flow::AllGather(int i, const v1::Group& group) {
   if (members == 1 && !has_shards) return Copy(i, 0, 1);
   for (const Piece& piece : pieces) {
     const bool shard = piece.value.scatter >= 0 && piece.value.exchanged < 0 &&
-                       values_.scatter(piece.value.scatter).axes == axes;
+                       Packed(piece.value) == 1 &&
+                       values_.scatter(piece.value.scatter).axes == axes &&
+                       values_.scatter(piece.value.scatter).block == 0;
     if (shard) {
       GatherShards(i, piece, in.row_bytes / ElementBytes(i, 0));
       continue;

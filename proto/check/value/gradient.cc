@@ -195,8 +195,10 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
   const AxisMask axes = flow_.values().Large({v1::CONTEXT, v1::DATA_SHARD});
   if (value.exchanged >= 0)
     return Refuse(What(i, kGrad, bytes.begin), "whose parts of all ranks were never added up");
-  if (shard == 0 || scatter.axes != axes || scatter.shards != ShardCount(program_.grid())) {
+  if (shard == 0 || scatter.axes != axes || scatter.shards != ShardCount(program_.grid()) ||
+      scatter.block > 0) {
     return Refuse(What(i, kGrad, bytes.begin), "which is a shard over ", AxesText(scatter.axes),
+                  scatter.block > 0 ? absl::StrCat(" in blocks of ", scatter.block) : "",
                   ", the weights in ", BufferText(program_, place.buffer),
                   shard == 0 ? " are whole" : absl::StrCat(" are shards over ", AxesText(axes)));
   }

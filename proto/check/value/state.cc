@@ -55,7 +55,8 @@ absl::Status CheckPersistent(const v1::Program& program, uint32_t buffer,
 // The rectangle begins inside the tensor, and only what is split reaches over its edge.
 absl::Status CheckRectangle(const v1::Program& program, const v1::StateRange& range,
                             const std::string& where) {
-  const int64_t tensor_rows = RowsOf(range), tensor_columns = ColumnsOf(range);
+  const int64_t tensor_rows = RowsOfARank(range, program.grid());
+  const int64_t tensor_columns = ColumnsOf(range);
   if (range.row() < 0 || range.row() >= tensor_rows || range.column() < 0 ||
       range.column() >= tensor_columns || range.rows() < 1 || range.rows() > kBytesMax ||
       range.columns() < 1 || range.columns() > kBytesMax) {
@@ -94,7 +95,8 @@ absl::Status CheckPlace(const v1::Program& program, const v1::StateRange& range,
     return Refuse(where, ": shards of ", shard, " elements must fit into ",
                   BufferText(program, range.buffer()), " of ", buffer.bytes(), " bytes");
   }
-  const int64_t bytes = shard == 0 ? buffer.bytes() : shard * element_bytes * shards;
+  const int64_t regions = range.by_rank() ? 1 : shards;
+  const int64_t bytes = shard == 0 ? buffer.bytes() : shard * element_bytes * regions;
   if (range.rows() > 1 &&
       (range.row_stride() < range.columns() || range.row_stride() > kBytesMax)) {
     return Refuse(where, ": row_stride ", range.row_stride(), " must be at least its ",
@@ -115,6 +117,23 @@ absl::Status CheckPlace(const v1::Program& program, const v1::StateRange& range,
                 shard == 0 ? " of " : ", all shards ", bytes, " bytes");
 }
 
+// What each rank has of its own are residuals, and ranks that hold the same shards have none: whose
+// would be saved?
+absl::Status CheckByRank(const v1::Program& program, const v1::StateRange& range,
+                         const std::string& where) {
+  if (range.by_rank() != (range.kind() == v1::RESIDUAL)) {
+    return Refuse(where, ": is ", range.by_rank() ? "" : "not ", "of each rank, which ",
+                  "residuals are and nothing else");
+  }
+  if (!range.by_rank()) return absl::OkStatus();
+  const int64_t ranks = ShardCount(program.grid());
+  if (AxisSize(program.grid(), v1::DATA_REPLICA) > 1)
+    return Refuse(where, ": must not be there where ranks of DATA_REPLICA hold the same shards");
+  if (range.shape_size() > 1 && range.shape(0) % ranks == 0) return absl::OkStatus();
+  return Refuse(where, ": its first dimension must be that of a matrix times the ", ranks,
+                " ranks of CONTEXT and DATA_SHARD");
+}
+
 absl::Status CheckRange(const v1::Program& program, const v1::StateRange& range) {
   const std::string where = RangeText(range);
   if (range.tensor().empty()) return Refuse(where, ": the tensor has no name");
@@ -125,6 +144,7 @@ absl::Status CheckRange(const v1::Program& program, const v1::StateRange& range)
     return Refuse(where, ": type ", range.dtype(), " does not exist");
   }
   if (Elements(range.shape()) < 0) return Refuse(where, ": its shape is not valid");
+  RETURN_IF_ERROR(CheckByRank(program, range, where));
   RETURN_IF_ERROR(CheckRectangle(program, range, where));
   return CheckPlace(program, range, where);
 }
@@ -136,13 +156,14 @@ struct Rectangle {
   int64_t column = 0, column_end = 0;
 };
 
-Rectangle RectangleOf(const v1::StateRange& range, int64_t tensor_ranks) {
-  const int64_t parts = tensor_ranks / SplitBlock(range);
+Rectangle RectangleOf(const v1::StateRange& range, const v1::Grid& grid) {
+  const int64_t parts = AxisSize(grid, v1::TENSOR) / SplitBlock(range);
   const auto end = [&](int64_t begin, int64_t size, v1::StateRange::Split split, int64_t edge) {
     const int64_t times = range.split() == split ? parts : 1;
     return size > (edge - begin) / times ? edge : begin + size * times;
   };
-  return {range.row(), end(range.row(), range.rows(), v1::StateRange::BY_ROWS, RowsOf(range)),
+  return {range.row(),
+          end(range.row(), range.rows(), v1::StateRange::BY_ROWS, RowsOfARank(range, grid)),
           range.column(),
           end(range.column(), range.columns(), v1::StateRange::BY_COLUMNS, ColumnsOf(range))};
 }
@@ -209,7 +230,7 @@ class Cover {
 };
 
 // `ranges` are those of one tensor and kind. A stage that holds a tensor holds all of it.
-absl::Status CheckCover(const std::vector<const v1::StateRange*>& ranges, int64_t tensor_ranks) {
+absl::Status CheckCover(const std::vector<const v1::StateRange*>& ranges, const v1::Grid& grid) {
   const v1::StateRange& first = *ranges[0];
   std::vector<Rectangle> rectangles;
   for (const v1::StateRange* range : ranges) {
@@ -217,9 +238,9 @@ absl::Status CheckCover(const std::vector<const v1::StateRange*>& ranges, int64_
                       std::equal(range->shape().begin(), range->shape().end(),
                                  first.shape().begin(), first.shape().end());
     if (!same) return Refuse(RangeText(first), ": its ranges differ in shape, type or copy");
-    rectangles.push_back(RectangleOf(*range, tensor_ranks));
+    rectangles.push_back(RectangleOf(*range, grid));
   }
-  return Cover(RowsOf(first), ColumnsOf(first), RangeText(first)).Check(rectangles);
+  return Cover(RowsOfARank(first, grid), ColumnsOf(first), RangeText(first)).Check(rectangles);
 }
 
 // What a range's rectangle is in memory.
@@ -347,6 +368,15 @@ absl::Status CheckInitializers(const v1::Program& program,
   return absl::OkStatus();
 }
 
+absl::Status CheckResidualType(const v1::StateRange& range,
+                               const std::map<std::string, v1::DType>& types) {
+  const auto type = types.find(range.tensor());
+  const bool known = range.dtype() == v1::F32 || range.dtype() == v1::BF16;
+  if (known && type != types.end() && type->second == range.dtype()) return absl::OkStatus();
+  return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
+                known ? " is not what its initializer says" : " must be F32 or BF16");
+}
+
 // Moments rest in f32, bf16 or codes; what checkpoints hold follows from the initializers, which so
 // must say the same.
 absl::Status CheckMomentTypes(const v1::Program& program) {
@@ -356,11 +386,13 @@ absl::Status CheckMomentTypes(const v1::Program& program) {
     return Refuse("rules: moment_block ", block, " must be 0 or a power of two from ",
                   kernels::kLeastBlock, " to ", kernels::kInt8Block);
   }
-  std::map<std::string, v1::DType> types;
+  std::map<std::string, v1::DType> types, residuals;
   for (const v1::Initializer& init : program.initializers()) {
     types[init.tensor()] = init.moments() == v1::DTYPE_UNSPECIFIED ? v1::F32 : init.moments();
+    residuals[init.tensor()] = init.residual();
   }
   for (const v1::StateRange& range : program.state()) {
+    if (range.kind() == v1::RESIDUAL) RETURN_IF_ERROR(CheckResidualType(range, residuals));
     if (range.kind() != v1::ADAM_M && range.kind() != v1::ADAM_V) continue;
     const auto type = types.find(range.tensor());
     const bool known = range.dtype() == v1::F32 || range.dtype() == v1::BF16 ||
@@ -416,7 +448,7 @@ absl::Status CheckState(const v1::Program& program) {
   }
   std::map<std::string, int64_t> weights;  // elements by name
   for (const auto& [key, ranges] : tensors) {
-    RETURN_IF_ERROR(CheckCover(ranges, AxisSize(program.grid(), v1::TENSOR)));
+    RETURN_IF_ERROR(CheckCover(ranges, program.grid()));
     if (key.second == v1::WEIGHT) weights[key.first] = Elements(ranges[0]->shape());
   }
   RETURN_IF_ERROR(CheckMemoryOnce(program));

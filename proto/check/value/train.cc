@@ -15,6 +15,7 @@
 #include "proto/check/value/gradient.h"
 #include "proto/check/value/lasting.h"
 #include "proto/check/value/ranges.h"
+#include "proto/check/value/residuals.h"
 #include "proto/check/value/weights.h"
 #include "proto/program/grid.h"
 #include "proto/program/sequences.h"
@@ -195,16 +196,19 @@ absl::Status RunTrain(const v1::Program& program, const StateIndex& state,
                       const CheckedSequence& train, Flow* flow, StageFacts::Training* facts) {
   Gradients gradients(program, state, train, *flow, &facts->shared);
   Updates updates(program, state, train, *flow);
+  Residuals residuals(program, state, train, *flow);
   FixedPoint point(program, train, flow);
   for (int i = 0; i < static_cast<int>(train.instructions.size()); ++i) {
     RETURN_IF_ERROR(point.Reach(i));
     RETURN_IF_ERROR(gradients.Check(i));
     RETURN_IF_ERROR(updates.Check(i));
+    RETURN_IF_ERROR(residuals.Check(i));
     RETURN_IF_ERROR(gradients.CheckUnused(i));
     RETURN_IF_ERROR(flow->Step(i));
   }
   RETURN_IF_ERROR(point.Reach(static_cast<int>(train.instructions.size())));
   RETURN_IF_ERROR(gradients.CheckEnd());
+  RETURN_IF_ERROR(residuals.CheckComplete());
   return updates.CheckComplete();
 }
 

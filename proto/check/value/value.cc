@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/check/value/value.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -21,7 +22,8 @@ std::string LackText(const Value& value, uint32_t tensor) {
 
 bool LackTheSame(const Value& a, const Value& b) {
   return a.kind == b.kind && a.varies == b.varies && a.parts == b.parts &&
-         a.same_block == b.same_block && a.pipeline_group == b.pipeline_group;
+         a.same_block == b.same_block && a.pipeline_group == b.pipeline_group &&
+         a.shard_block == b.shard_block;
 }
 
 }  // namespace
@@ -51,6 +53,7 @@ size_t ValueHash::operator()(const Value& v) const {
                             v.marks,
                             pair(v.squared, v.squares),
                             pair(v.summed, v.spoiled_by),
+                            pair(v.shard_block, 0),
                             pair(v.scatter, v.origin),
                             pair(v.encoded_by, v.exchanged),
                             static_cast<uint64_t>(v.shift),
@@ -90,11 +93,7 @@ AxisMask Values::Large(std::initializer_list<v1::Axis> axes) const {
 AxisMask Values::AxesOf(const v1::Group& group) const {
   AxisMask mask = 0;
   for (v1::Axis axis : kAllAxes) {
-    if (!HasAxis(group, axis)) continue;
-    uint32_t size = AxisSize(grid_, axis);
-    if (axis == v1::TENSOR && group.tensor_block() > 0) size = group.tensor_block();
-    if (axis == v1::PIPELINE && group.stages_size() > 0) size = group.stages_size();
-    if (size > 1) mask |= Bit(axis);
+    if (MembersOn(grid_, group, axis) > 1) mask |= Bit(axis);
   }
   return mask;
 }
@@ -145,6 +144,7 @@ Value Values::AsInput(const Value& value, int instruction) const {
   if (value.scatter >= 0) {
     return Spoiled(instruction, "computes with a shard of something that was not gathered");
   }
+  if (value.shard_block > 1) return Spoiled(instruction, "computes with a sum of some ranks");
   Value input;
   input.varies = value.varies;
   input.parts = value.parts;
@@ -282,8 +282,18 @@ Value Values::Sum(const Value& value, const v1::Group& group, int group_index,
     return Spoiled(instruction, absl::StrCat("sums over ", AxesText(same),
                                              " what is the same on all of its ranks"));
   }
-  sum.varies &= ~across;
-  sum.parts &= ~across;
+  if ((across & Bit(v1::DATA_SHARD)) != 0) {
+    const uint32_t block = std::max(1u, group.shard_stride());
+    if (value.shard_block != block) {
+      return Spoiled(instruction,
+                     absl::StrCat("sums over ranks of DATA_SHARD that are ", block, " apart what ",
+                                  value.shard_block, " neighbours have summed"));
+    }
+    sum.shard_block = std::max(1u, group.shard_block());
+  }
+  const AxisMask left = sum.shard_block > 1 ? Bit(v1::DATA_SHARD) : 0;
+  sum.varies &= ~across | left;
+  sum.parts &= ~across | left;
   if ((axes & Bit(v1::TENSOR)) == 0) return sum;
   const uint32_t block = group.tensor_block() == 0 ? tensor_ : group.tensor_block();
   const bool whole_parts = (value.parts & Bit(v1::TENSOR)) != 0 && block == tensor_;

@@ -59,6 +59,8 @@ struct Value {
   // difference.
   uint32_t same_block = 1;
   int pipeline_group = -1;  // summed over the stages of this group
+  // Blocks of so many ranks along DATA_SHARD have summed it, and it still varies over that axis.
+  uint32_t shard_block = 1;
   // What was made from which micro-batch. A contribution is one operation that added something;
   // `marks` are the micro-batches of all contributions.
   int micro_batch = kNoMicroBatch;
@@ -106,6 +108,8 @@ struct Scatter {
   int64_t shard_elements = 0;
   int64_t shards = 1;
   AxisMask axes = 0;
+  // Not 0: blocks of so many ranks along DATA_SHARD hold a region each.
+  uint32_t block = 0;
   ByteMap content;  // by element of the region
 };
 

@@ -20,6 +20,7 @@ using kernels::Op;
 // Operands of kAdamw in kernels/op.h.
 constexpr int kParam = 1, kMoment1 = 2, kMoment2 = 3;
 constexpr int kScales1 = 6, kScales2 = 7;  // of kAdamwInt8
+constexpr int kResidual = 3;               // of kEncodeBlocks
 
 int64_t ElementBytes(const v1::StateRange& range) {
   return kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
@@ -159,7 +160,9 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
       if (Meets(state.bytes(access.buffer), access)) {
         // That it belongs there is asked where content is known.
         const bool write_back = IsTrain(name) && instruction.kind_case() == v1::Instruction::kCopy;
-        if (optimizer || write_back) continue;
+        const bool keeps = IsTrain(name) && checked.op.has_value() &&
+                           checked.op->op == Op::kEncodeBlocks && access.operand == kResidual;
+        if (optimizer || write_back || keeps) continue;
         return refuse("the state in ", ", which only the optimizer of 'train' may");
       }
       if (optimizer) return refuse("", ", which holds no weights");
@@ -465,7 +468,9 @@ absl::Status Updates::CheckComplete() const {
     }
     RETURN_IF_ERROR(status);
   }
-  for (const v1::StateRange& range : program_.state()) RETURN_IF_ERROR(CheckHome(range));
+  for (const v1::StateRange& range : program_.state()) {
+    if (range.kind() != v1::RESIDUAL) RETURN_IF_ERROR(CheckHome(range));
+  }
   return absl::OkStatus();
 }
 

@@ -1,7 +1,8 @@
 // The checker's fifth part: who writes what lasts. Only the optimizer of "train" changes the state
 // of the manifest, every element once and with the moments that belong to it, in its place or in a
 // copy that then goes back there; what "restore" makes of weights "train" may make anew, by
-// gathering, rounding and copying alone; nobody else writes persistent buffers.
+// gathering, rounding and copying alone; residuals are written where something is encoded
+// (residuals.h); nobody else writes persistent buffers.
 //
 // Borrows the program. Thread-compatible.
 //

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activations that wait for the backward pass in 8 bits (`formats.activation`): the loss falls as with 16, a plan names the format and
 counts its bytes, a job does the same on the host, and what cannot be is refused in a sentence. What is killed goes on to the bit, with
-gathers in 8 bits (`formats.gather`) too, and a job that goes on with other formats says so."""
+gathers in 8 bits (`formats.gather`), sums in 4 (`formats.reduce`) and precisions by layer too, and a job that goes on with other formats
+says so."""
 import json
 import os
 import signal
@@ -44,7 +45,10 @@ class ActivationsTest(TerraceTest):
     def test_a_job_whose_rank_is_killed_goes_on_to_the_bit(self):
         steps = 160  # a fast machine has not done them when the rank is killed
         for formats in ({"formats.activation": "fp8"},
-                        {"formats.gather": "int8", "layout": {"zero": 3}, "resources.devices_per_node": 2}):
+                        {"formats.gather": "int8", "layout": {"zero": 3}, "resources.devices_per_node": 2},
+                        {"formats.reduce": "int4", "formats.residual": "bf16", "layout": {"zero": 2, "reduce_block": 2},
+                         "resources.devices_per_node": 4},
+                        {"train.precision": {"default": "bf16", "layers": {"first 1": "fp32", "lm_head": "fp32"}}}):
             with self.subTest(**formats):
                 changes = {**DEEP, "train.steps": steps, "checkpoint.every_steps": 40, "checkpoint.keep": 0, **formats}
                 job, other = self.job(changes), self.job(changes)

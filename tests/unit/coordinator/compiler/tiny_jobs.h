@@ -87,6 +87,8 @@ struct TinyJob {
   std::string activation_format = {};
   std::string gather_format = {};
   std::string reduce_format = {};
+  uint32_t reduce_block = 0;
+  std::string residual_format = {};
 };
 
 inline void PutOn(v1::Tier tier, v1::TierShares* shares) {
@@ -166,6 +168,8 @@ inline v1::Layout TinyLayout(const TinyJob& job) {
   layout.set_activation_format(job.activation_format);
   layout.set_gather_format(job.gather_format);
   layout.set_reduce_format(job.reduce_format);
+  layout.set_reduce_block(job.reduce_block);
+  layout.set_residual_format(job.residual_format);
   PutOn(job.parameter, layout.mutable_offload()->mutable_parameter());
   PutOn(job.gradient, layout.mutable_offload()->mutable_gradient());
   PutOn(job.optimizer, layout.mutable_offload()->mutable_optimizer());

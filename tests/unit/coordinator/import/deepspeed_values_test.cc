@@ -263,11 +263,24 @@ TEST(DeepSpeedValuesTest, QuantizedGradientsAreSentInBlocks) {
     return Import(absl::StrCat(R"({"bf16":{"enabled":true},"zero_optimization":{"stage":)", stage,
                                R"(,"zero_quantized_gradients":)", on, "}}"));
   };
-  for (const int stage : {1, 2, 3}) EXPECT_EQ(with(stage, "true").Get("formats.reduce"), "int8");
-  EXPECT_NE(with(3, "false").Get("formats.reduce"), "int8");
+  for (const int stage : {1, 2, 3}) EXPECT_EQ(with(stage, "true").Get("formats.reduce"), "int4");
+  EXPECT_NE(with(3, "false").Get("formats.reduce"), "int4");
   const SpecDraft whole = with(0, "true");
-  EXPECT_NE(whole.Get("formats.reduce"), "int8");
+  EXPECT_NE(whole.Get("formats.reduce"), "int4");
   EXPECT_EQ(Of(whole, "zero_optimization.zero_quantized_gradients").fate, Fate::kAbsent);
+}
+
+TEST(DeepSpeedValuesTest, WhatQuantizedGradientsLoseIsKept) {
+  const auto with = [](const char* quantized, const char* more) {
+    return Import(absl::StrCat(R"({"bf16":{"enabled":true},"zero_optimization":{"stage":2,)",
+                               R"("zero_quantized_gradients":)", quantized, more,
+                               R"(,"zeropp_loco_param":{"err_beta":0.8,"reset_T":1024}}})"));
+  };
+  EXPECT_EQ(with("true", "").Get("formats.residual"), "bf16");
+  EXPECT_EQ(Of(with("true", ""), "zero_optimization.zeropp_loco_param.reset_T").fate,
+            Fate::kAbsent);
+  EXPECT_FALSE(with("false", "").Has("formats.residual"));
+  EXPECT_FALSE(with("true", R"(,"zero_hpz_partition_size":2)").Has("formats.residual"));
 }
 
 TEST(DeepSpeedValuesTest, ABatchThatIsNoNumberIsRefused) {

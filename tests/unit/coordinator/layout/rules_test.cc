@@ -236,7 +236,7 @@ TEST(LayoutRulesTest, GradientsAreSentInCodesToWhoKeepsTheirSum) {
       l.set_reduce_format(reduce);
     };
   };
-  for (const char* reduce : {"int8", "fp8"}) {
+  for (const char* reduce : {"int8", "fp8", "int4"}) {
     for (const uint32_t zero : {1, 2, 3}) {
       EXPECT_TRUE(Check(with("bf16", zero, reduce)).ok()) << Check(with("bf16", zero, reduce));
       EXPECT_TRUE(Check(with("fp32", zero, reduce)).ok());
@@ -261,6 +261,57 @@ TEST(LayoutRulesTest, GradientsAreSentInCodesToWhoKeepsTheirSum) {
               HasSubstr("formats.reduce: got 'int8', must be f32 or bf16 with shard_size 1, where "
                         "every rank keeps the whole sum; try bf16, or layout.shard_size 2"));
   EXPECT_TRUE(Check(alone(2)).ok()) << Check(alone(2));
+}
+
+TEST(LayoutRulesTest, BlocksThatExchangeFirstAreSeveralOfWhoShareAState) {
+  const auto with = [](uint32_t block, const char* reduce, uint32_t shard_size) {
+    return [=](v1::Layout& l) {
+      l.set_data_parallel(12);
+      l.set_zero_stage(2);
+      l.set_reduce_format(reduce);
+      l.set_shard_size(shard_size);
+      l.set_reduce_block(block);
+    };
+  };
+  for (const uint32_t block : {0, 1, 2, 3, 4, 6})
+    EXPECT_TRUE(Check(with(block, "int4", 0)).ok()) << Check(with(block, "int4", 0));
+  EXPECT_THAT(Refusal(with(8, "int8", 0)),
+              HasSubstr("layout.reduce_block: got 8, must be 1, or cut the 12 data-parallel ranks "
+                        "that share a state into two blocks or more; try 6, or 1"));
+  EXPECT_THAT(Refusal(with(12, "int8", 0)), HasSubstr("try 6, or 1"));
+  EXPECT_THAT(Refusal(with(4, "fp8", 4)), HasSubstr("the 4 data-parallel ranks"));
+  EXPECT_THAT(Refusal(with(4, "f32", 0)),
+              HasSubstr("layout.reduce_block: got 4, must be left out with formats.reduce f32; try "
+                        "formats.reduce int8"));
+}
+
+TEST(LayoutRulesTest, ResidualsAreOfCodes) {
+  const auto with = [](const char* residual, const char* reduce) {
+    return [=](v1::Layout& l) {
+      l.set_precision("bf16");
+      l.set_data_parallel(4);
+      l.set_zero_stage(2);
+      l.set_reduce_format(reduce);
+      l.set_residual_format(residual);
+    };
+  };
+  for (const char* residual : {"", "bf16", "f32"})
+    EXPECT_TRUE(Check(with(residual, "int4")).ok()) << Check(with(residual, "int4"));
+  EXPECT_THAT(Refusal(with("int8", "int4")),
+              HasSubstr("formats.residual: got 'int8', must be bf16 or f32; leave it out, or try"));
+  EXPECT_THAT(Refusal(with("bf16", "f32")),
+              HasSubstr("formats.residual: got 'bf16', must be left out with formats.reduce f32, "
+                        "which sends no codes; leave it out, or try formats.reduce int8"));
+  EXPECT_THAT(Refusal([&](v1::Layout& l) {
+                with("bf16", "int8")(l);
+                l.set_precision("fp16");
+              }),
+              HasSubstr("must be left out with train.precision fp16, whose loss scale changes"));
+  EXPECT_THAT(Refusal([&](v1::Layout& l) {
+                with("bf16", "int8")(l);
+                l.set_shard_size(2);
+              }),
+              HasSubstr("must be left out with layout.shard_size"));
 }
 
 TEST(LayoutRulesTest, GradientsInBf16AreSentSo) {

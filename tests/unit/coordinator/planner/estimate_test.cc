@@ -167,7 +167,8 @@ TEST(EstimateTest, BytesOfMixedPrecisionsAndCodedSumsAreNearTheArenasToo) {
   for (const uint32_t zero : {0, 1, 2, 3}) {
     for (const auto& [place, precision, reduce] :
          {std::array{"first 14", "fp32", "f32"}, std::array{"mlp", "fp8", "f32"},
-          std::array{"lm_head", "fp32", "bf16"}, std::array{"first 1, last 1", "fp8", "int8"}}) {
+          std::array{"lm_head", "fp32", "bf16"}, std::array{"first 1, last 1", "fp8", "int8"},
+          std::array{"first 1", "fp8", "int4 in two levels"}}) {
       v1::TrainSpec train;
       train.set_precision("bf16");
       v1::PrecisionRule* rule = train.add_precision_rules();
@@ -181,7 +182,12 @@ TEST(EstimateTest, BytesOfMixedPrecisionsAndCodedSumsAreNearTheArenasToo) {
       layout.set_recompute("selective");
       layout.set_bucket_bytes(int64_t{25} << 20);
       layout.set_parameter_format("bf16");
-      if (zero > 0) layout.set_reduce_format(reduce);
+      const bool levels = std::string_view(reduce) == "int4 in two levels";
+      if (zero > 0) layout.set_reduce_format(levels ? "int4" : reduce);
+      if (zero > 0 && levels) {
+        layout.set_reduce_block(2);
+        layout.set_residual_format("bf16");
+      }
       layout = Completed(layout);
       const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
       ASSERT_TRUE(programs.ok()) << programs.status();
@@ -207,6 +213,18 @@ TEST(EstimateTest, CodesOfGradientsAreMadeAsOftenAsTheyAreSent) {
   EXPECT_DOUBLE_EQ(traffic(2, "breadth_first"), traffic(1, "1f1b"));
   EXPECT_DOUBLE_EQ(traffic(2, "1f1b"), kMicroBatches * traffic(1, "1f1b"));
   EXPECT_DOUBLE_EQ(traffic(3, "1f1b"), traffic(2, "1f1b"));
+}
+
+// What a block has summed is written, read and encoded, an eighth of it on each rank.
+TEST(EstimateTest, CodesOfGradientsOfFourBitsAreMadeTwiceInTwoLevels) {
+  v1::Layout layout = TinyLayout({.data_parallel = 16, .micro_batches = 1});
+  layout.set_zero_stage(1);
+  layout.set_reduce_format("int4");
+  constexpr double kCodes = 0.5 + 4.0 / 128;
+  EXPECT_DOUBLE_EQ(ReducedTraffic(Completed(layout)), 4 + 2 * kCodes);
+  layout.set_reduce_block(8);
+  constexpr double kOfSums = 1 + 4.0 / 128;
+  EXPECT_DOUBLE_EQ(ReducedTraffic(Completed(layout)), 4 + 2 * kCodes + (8 + 2 * kOfSums) / 8);
 }
 
 // A model and a job whose layouts are compared; every layout uses the same number of tokens a step.
@@ -256,6 +274,24 @@ TEST_F(EstimateLayoutsTest, CodesOfGradientsAreExchangedAndGoRoundNoRing) {
   };
   EXPECT_LT(seconds("a100x8:1", "int8"), seconds("a100x8:1", "f32"));
   EXPECT_GT(seconds("a100x8:16", "int8"), seconds("a100x8:16", "f32"));
+}
+
+// First inside nodes, codes take the network once for all ranks of a node, and pay there too.
+TEST_F(EstimateLayoutsTest, CodesOfGradientsInTwoLevelsPayOverNodesToo) {
+  const auto seconds = [&](const char* reduce, uint32_t block) {
+    v1::Layout layout = Base();
+    layout.set_device("cuda");
+    layout.set_zero_stage(1);
+    layout.set_data_parallel(128);
+    layout.set_micro_batches(1);
+    layout.set_reduce_format(reduce);
+    layout.set_reduce_block(block);
+    return estimator_.StepSeconds(Completed(layout), ParseCluster("a100x8:16")->profile);
+  };
+  EXPECT_LT(seconds("int8", 8), seconds("f32", 0));
+  EXPECT_LT(seconds("int8", 8), seconds("bf16", 0));
+  EXPECT_LT(seconds("int8", 8), seconds("int8", 0));
+  EXPECT_LT(seconds("int4", 8), seconds("int8", 8));
 }
 
 TEST_F(EstimateLayoutsTest, LargerMicroBatchesTakeMoreMemoryAndNoMoreTime) {

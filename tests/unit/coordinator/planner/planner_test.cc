@@ -298,6 +298,37 @@ TEST(PlannerTest, EveryPinnedKeyReachesTheLayout) {
   EXPECT_EQ(layout.micro_batches(), 2u);
 }
 
+// Of 4 nodes of 4 ranks, two of which share the products of a layer.
+TEST(PlannerTest, CodesOfGradientsAreExchangedInsideNodesFirst) {
+  v1::JobSpec spec = Spec(64);
+  spec.mutable_layout()->set_tp(2);
+  spec.mutable_layout()->set_pp(1);
+  spec.mutable_layout()->set_cp(1);
+  spec.mutable_layout()->set_zero(2);
+  spec.mutable_layout()->set_micro_batch(1);
+  Budget budget = {.ranks = 16, .threads_per_rank = 1, .profile = CpuProfile(1)};
+  budget.nodes = 4;
+  const auto block = [&](const char* reduce, uint32_t pinned, uint32_t nodes) {
+    spec.mutable_formats()->set_reduce(reduce);
+    spec.mutable_layout()->set_reduce_block(pinned);
+    budget.nodes = nodes;
+    uint32_t found = 99;
+    const absl::Status status =
+        ForEachLayout(spec, TinyModel("llama"), budget, Search::kPlain, [&](const v1::Layout& l) {
+          found = l.reduce_block();
+          return true;
+        });
+    EXPECT_EQ(status, absl::OkStatus());
+    return found;
+  };
+  EXPECT_EQ(block("int4", 0, 4), 2u);
+  EXPECT_EQ(block("int4", 1, 4), 1u) << "all at once";
+  EXPECT_EQ(block("int4", 4, 4), 4u);
+  EXPECT_EQ(block("int4", 0, 1), 0u) << "one node";
+  EXPECT_EQ(block("int4", 0, 8), 0u) << "no two ranks of a node differ in their data";
+  EXPECT_EQ(block("f32", 0, 4), 0u);
+}
+
 TEST(PlannerTest, SeveralChunksAStageMeanTheInterleavedSchedule) {
   v1::JobSpec spec = Spec(8);
   spec.mutable_layout()->set_pp(2);

@@ -214,6 +214,13 @@ TEST(PrepareTest, APlanSaysWhereGathersInEightBitsHaveNoEffectOrOnSomeMatricesAl
   const v1::Plan all = plan_of();
   EXPECT_EQ(all.layout().gather_format(), "int8");
   EXPECT_THAT(all.remarks(), IsEmpty());
+  v1::PrecisionRule* rule = spec.mutable_train()->add_precision_rules();
+  rule->set_where("first 1");
+  rule->set_precision("fp32");
+  EXPECT_THAT(plan_of().remarks(),
+              ElementsAre("formats.gather: matrices of products in fp32 (train.precision.layers) "
+                          "travel in int8 too"));
+  spec.mutable_train()->clear_precision_rules();
   spec.mutable_layout()->set_persistent_parameters(100'000'000);
   const v1::Plan none = plan_of();
   EXPECT_EQ(none.layout().gather_format(), "");

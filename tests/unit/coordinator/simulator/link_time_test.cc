@@ -90,6 +90,21 @@ TEST(LinkTimeTest, AGroupsPlaceFollowsFromItsAxes) {
   EXPECT_EQ(SpreadOf(grid, data, 0).nodes(), 1u);
 }
 
+// A node of 8 ranks has 4 of each group of 2 tensor-parallel ranks.
+TEST(LinkTimeTest, BlocksOfShardsAreInsideANodeAndTheirPlacesAcross) {
+  const v1::Grid grid = GridOf(2, 16, 1);
+  v1::Group near, far;
+  near.add_axes(v1::DATA_SHARD);
+  near.set_shard_block(4);
+  far.add_axes(v1::DATA_SHARD);
+  far.set_shard_stride(4);
+  EXPECT_EQ(SpreadOf(grid, near, 8).members, 4u);
+  EXPECT_EQ(SpreadOf(grid, near, 8).nodes(), 1u);
+  EXPECT_EQ(SpreadOf(grid, far, 8).members, 4u);
+  EXPECT_EQ(SpreadOf(grid, far, 8).nodes(), 4u);
+  EXPECT_EQ(SpreadOf(grid, far, 16).nodes(), 2u);
+}
+
 TEST(LinkTimeTest, TransfersCrossNodesWhereTheirStagesDo) {
   v1::Program program;
   *program.mutable_grid() = GridOf(1, 2, 4);

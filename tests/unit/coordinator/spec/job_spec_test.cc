@@ -284,13 +284,21 @@ TEST(JobSpecTest, FormatsAreReadByName) {
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {activation: bf16}\n")),
               HasSubstr("formats.activation: got \"bf16\", must be one of fp8, int8"));
   EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {reduce: int8}\n")).formats().reduce(), "int8");
-  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {reduce: int4}\n")),
-              HasSubstr("formats.reduce: got \"int4\", must be one of f32, bf16, fp8, int8"));
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {reduce: int4}\n")).formats().reduce(), "int4");
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {reduce: int2}\n")),
+              HasSubstr("formats.reduce: got \"int2\", must be one of f32, bf16, fp8, int8, int4"));
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal,
                                    "formats: {reduce: int8}\nlayout: "
                                    "{communication_dtype: fp32}\n")),
               HasSubstr("layout.communication_dtype: got fp32, must be left out, as formats.reduce "
                         "says int8"));
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {reduce: int4, residual: bf16}\n"))
+                .formats()
+                .residual(),
+            "bf16");
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {residual: bf16}\n")),
+              HasSubstr("formats.residual: got bf16, must be accompanied by formats.reduce int8, "
+                        "fp8 or int4"));
   EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {gather: int8}\n")).formats().gather(), "int8");
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {gather: int4}\n")),
               HasSubstr("formats.gather: got \"int4\", must be one of fp8, int8"));
@@ -347,6 +355,13 @@ TEST(JobSpecTest, LayoutKeysThatNeedOthersSayWhich) {
               HasSubstr("accompanied by layout.recompute_every"));
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {shard_size: 2}\n")),
               HasSubstr("accompanied by layout.zero"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "layout: {zero: 2, reduce_block: 4}\n")),
+              HasSubstr("layout.reduce_block: got 4, must be accompanied by formats.reduce int8"));
+  for (const char* codes : {"{reduce: int4}", "{allow: {reduce: fp8}}"}) {
+    const v1::JobSpec spec =
+        Parse(absl::StrCat(kMinimal, "layout: {zero: 2, reduce_block: 4}\nformats: ", codes, "\n"));
+    EXPECT_EQ(spec.layout().reduce_block(), 4u);
+  }
 }
 
 TEST(JobSpecTest, BucketsAreAscendingLengthsUpToTheLongestSample) {

@@ -1,5 +1,5 @@
 // Formats in blocks: the vectors against single elements (block_codes.h), to the bit, both against
-// torchao's (tests/golden/pytorch/make_blocks_of_8_bits.py), and what the op's conformance cases
+// torchao's (tests/golden/pytorch/make_block_codes.py), and what the op's conformance cases
 // cannot show: blocks that are zero, tiny or not finite.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -22,29 +22,37 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr Format kFormatsInBlocks[] = {Format::kInt8Linear, Format::kFP8};
+constexpr Format kFormatsInBlocks[] = {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear};
 
 struct Blocks {
-  std::vector<uint8_t> codes;
+  std::vector<uint8_t> codes;  // two in a byte of int4
   std::vector<float> scales;
 };
 
-Blocks Encode(std::vector<float> x, const BlockAttrs& attrs, int threads = 1) {
+Blocks Encode(std::vector<float> x, const BlockAttrs& attrs, int threads = 1,
+              std::vector<float>* residual = nullptr) {
   Blocks blocks;
-  blocks.codes.resize(x.size());
+  blocks.codes.resize(x.size() / RowOf(attrs.format).packed);
   blocks.scales.resize((x.size() + attrs.block - 1) / attrs.block);
-  const auto count = static_cast<int64_t>(x.size());
+  const auto count = static_cast<int64_t>(blocks.codes.size());
   EXPECT_TRUE(
       Launch(Op::kEncodeBlocks, attrs,
-             {ViewOf(x), ViewOf(DType::kU8, blocks.codes.data(), {count}), ViewOf(blocks.scales)},
+             {ViewOf(x), ViewOf(DType::kU8, blocks.codes.data(), {count}), ViewOf(blocks.scales),
+              residual == nullptr ? TensorView() : ViewOf(*residual)},
              threads)
           .ok());
   return blocks;
 }
 
+// The code of element `i`.
+uint8_t CodeOf(const Blocks& blocks, Format format, size_t i) {
+  if (RowOf(format).packed == 1) return blocks.codes[i];
+  return blocks.codes[i / 2] >> (i % 2 * 4) & 15;
+}
+
 std::vector<float> Decode(Blocks blocks, const BlockAttrs& attrs) {
   const auto count = static_cast<int64_t>(blocks.codes.size());
-  std::vector<float> y(blocks.codes.size());
+  std::vector<float> y(blocks.codes.size() * RowOf(attrs.format).packed);
   EXPECT_TRUE(
       Launch(Op::kDecodeBlocks, attrs,
              {ViewOf(DType::kU8, blocks.codes.data(), {count}), ViewOf(blocks.scales), ViewOf(y)})
@@ -66,8 +74,9 @@ std::vector<float> Numbers(int64_t count) {
 }
 
 TEST(BlockCodesTest, VectorsAreSingleElementsToTheBitWhateverTheThreads) {
-  const std::vector<float> x = Numbers(200'003);
   for (const Format format : kFormatsInBlocks) {
+    // The last block is no whole one.
+    const std::vector<float> x = Numbers(format == Format::kInt4Linear ? 200'006 : 200'003);
     for (const int64_t block : {16, 128}) {
       const BlockAttrs attrs = {.format = format, .block = block};
       const Blocks one = Encode(x, attrs), many = Encode(x, attrs, 2);
@@ -81,15 +90,16 @@ TEST(BlockCodesTest, VectorsAreSingleElementsToTheBitWhateverTheThreads) {
         const BlockScale scale = ScaleOfBlock(largest, format);
         ASSERT_EQ(one.scales[b], scale.scale);
         for (size_t i = begin; i < end; ++i) {
-          ASSERT_EQ(one.codes[i], BlockCode(x[i] * scale.inverse, format)) << x[i];
-          ASSERT_EQ(y[i], BlockNumber(one.codes[i], format) * scale.scale);
+          const uint8_t code = CodeOf(one, format, i);
+          ASSERT_EQ(code, BlockCode(x[i] * scale.inverse, format)) << x[i];
+          ASSERT_EQ(y[i], BlockNumber(code, format) * scale.scale);
         }
       }
     }
   }
 }
 
-// numbers() of make_blocks_of_8_bits.py.
+// numbers() of make_block_codes.py.
 std::vector<float> GoldenNumbers(int64_t blocks) {
   std::vector<float> numbers;
   uint64_t state = 1;
@@ -107,7 +117,7 @@ std::vector<float> GoldenNumbers(int64_t blocks) {
 // It divides by a scale where a code is made of an element times the inverse.
 TEST(BlockCodesTest, CodesAreThoseOfTorchaoAndScalesToTheirLastBit) {
   constexpr int64_t kBlocks = 16;
-  std::ifstream file(TERRACE_GOLDEN_FOLDER "/blocks_of_8_bits.txt");
+  std::ifstream file(TERRACE_GOLDEN_FOLDER "/block_codes.txt");
   std::string line;
   int formats = 0;
   while (std::getline(file, line)) {
@@ -115,7 +125,9 @@ TEST(BlockCodesTest, CodesAreThoseOfTorchaoAndScalesToTheirLastBit) {
     std::string name, bits, codes;
     words >> name;
     SCOPED_TRACE(name);
-    const Format format = name == "fp8" ? Format::kFP8 : Format::kInt8Linear;
+    const Format format = name == "fp8"    ? Format::kFP8
+                          : name == "int4" ? Format::kInt4Linear
+                                           : Format::kInt8Linear;
     const Blocks blocks = Encode(GoldenNumbers(kBlocks), {.format = format});
     ASSERT_EQ(blocks.scales.size(), static_cast<size_t>(kBlocks));
     for (int64_t block = 0; block < kBlocks; ++block) {
@@ -124,28 +136,30 @@ TEST(BlockCodesTest, CodesAreThoseOfTorchaoAndScalesToTheirLastBit) {
       const auto scale = std::bit_cast<float>(static_cast<uint32_t>(std::stoul(bits, nullptr, 16)));
       EXPECT_NEAR(blocks.scales[block] / scale, 1, 0x1p-22) << "block " << block;
       for (int64_t i = 0; i < kActivationBlock; ++i) {
-        EXPECT_EQ(blocks.codes[block * kActivationBlock + i],
+        EXPECT_EQ(CodeOf(blocks, format, block * kActivationBlock + i),
                   std::stoi(codes.substr(2 * i, 2), nullptr, 16))
             << "block " << block << " element " << i;
       }
     }
     ++formats;
   }
-  EXPECT_EQ(formats, 2);
+  EXPECT_EQ(formats, 3);
 }
 
 TEST(BlockCodesTest, EveryCodeComesBackAsItself) {
   for (const Format format : kFormatsInBlocks) {
-    for (int code = 0; code < 256; ++code) {
+    const int codes = format == Format::kInt4Linear ? 16 : 256;
+    for (int code = 0; code < codes; ++code) {
       const float number = BlockNumber(static_cast<uint8_t>(code), format);
-      const bool none = format == Format::kFP8 ? std::isnan(number) : code == 0x80;
+      const bool none = format == Format::kFP8 ? std::isnan(number) : code == codes / 2;
       if (none) continue;
       EXPECT_EQ(BlockCode(number, format), code) << number;
     }
   }
 }
 
-// int8: at most half of a 127th of the largest; fp8: a sixteenth of the number, or half a quantum.
+// int8 and int4: at most half of a 127th or a 7th of the largest; fp8: a sixteenth of the number,
+// or half a quantum.
 TEST(BlockCodesTest, NumbersComeBackWithinHalfAStep) {
   const std::vector<float> x = Numbers(64 * kActivationBlock);
   for (const Format format : kFormatsInBlocks) {
@@ -154,9 +168,8 @@ TEST(BlockCodesTest, NumbersComeBackWithinHalfAStep) {
     const std::vector<float> y = Decode(blocks, attrs);
     for (size_t i = 0; i < x.size(); ++i) {
       const float scale = blocks.scales[i / kActivationBlock];
-      const float half = format == Format::kInt8Linear
-                             ? scale / 2
-                             : std::max(std::abs(x[i]) / 16, scale * 0x1p-10f);
+      const float half =
+          format != Format::kFP8 ? scale / 2 : std::max(std::abs(x[i]) / 16, scale * 0x1p-10f);
       EXPECT_LE(std::abs(y[i] - x[i]), half * (1 + 1e-5f)) << x[i] << " is " << y[i];
     }
   }
@@ -180,8 +193,50 @@ TEST(BlockCodesTest, ZerosComeBackAsZerosAndTinyNumbersAsFiniteOnes) {
   }
 }
 
+// What one code is not worth the next ones make good for: the sums of many codes come near to those
+// of the elements.
+TEST(BlockCodesTest, WhatCodesAreNotWorthIsKeptForTheNext) {
+  constexpr int kTimes = 200;
+  constexpr int64_t kCount = 3 * kActivationBlock + 34;
+  const std::vector<float> x = Numbers(kCount);
+  for (const Format format : kFormatsInBlocks) {
+    const BlockAttrs attrs = {.format = format};
+    const std::vector<float> once = Decode(Encode(x, attrs), attrs);
+    std::vector<float> residual(kCount);
+    std::vector<double> sent(kCount);
+    for (int time = 0; time < kTimes; ++time) {
+      std::vector<float> other = residual;
+      const Blocks blocks = Encode(x, attrs, 1, &residual), threads = Encode(x, attrs, 2, &other);
+      ASSERT_EQ(blocks.codes, threads.codes);
+      ASSERT_EQ(residual, other);
+      const std::vector<float> y = Decode(blocks, attrs);
+      for (int64_t i = 0; i < kCount; ++i) sent[i] += y[i];
+    }
+    double error = 0, error_without = 0;
+    for (int64_t i = 0; i < kCount; ++i) {
+      error += std::abs(sent[i] / kTimes - x[i]);
+      error_without += std::abs(once[i] - x[i]);
+    }
+    EXPECT_LT(error, error_without / 10) << RowOf(format).name;
+  }
+}
+
+TEST(BlockCodesTest, NothingIsKeptOfABlockThatIsNotFinite) {
+  for (const Format format : kFormatsInBlocks) {
+    for (const float bad : {kInfinity, kNaN}) {
+      std::vector<float> x = Numbers(2 * kActivationBlock), residual(x.size(), 0.01f);
+      x[7] = bad;
+      Encode(x, {.format = format}, 1, &residual);
+      for (int64_t i = 0; i < kActivationBlock; ++i) EXPECT_EQ(residual[i], 0);
+      bool kept = false;
+      for (size_t i = kActivationBlock; i < x.size(); ++i) kept |= residual[i] != 0.01f;
+      EXPECT_TRUE(kept);
+    }
+  }
+}
+
 TEST(BlockCodesTest, SumsAreThoseOfWhatEachPartIsWorth) {
-  constexpr int64_t kParts = 3, kCount = 70'003;
+  constexpr int64_t kParts = 3, kCount = 70'006;
   for (const Format format : kFormatsInBlocks) {
     const BlockAttrs attrs = {.format = format};
     Blocks all;
@@ -202,14 +257,41 @@ TEST(BlockCodesTest, SumsAreThoseOfWhatEachPartIsWorth) {
     std::vector<float> of_one_thread;
     for (const int threads : {1, 2}) {
       std::vector<float> y(kCount);
-      ASSERT_TRUE(Launch(Op::kSumBlocks, attrs,
-                         {ViewOf(DType::kU8, all.codes.data(), {kParts, kCount}),
-                          ViewOf(DType::kF32, all.scales.data(), {kParts, blocks}), ViewOf(y)},
-                         threads)
-                      .ok());
+      ASSERT_TRUE(
+          Launch(Op::kSumBlocks, attrs,
+                 {ViewOf(DType::kU8, all.codes.data(), {kParts, kCount / RowOf(format).packed}),
+                  ViewOf(DType::kF32, all.scales.data(), {kParts, blocks}), ViewOf(y)},
+                 threads)
+              .ok());
       for (int64_t i = 0; i < kCount; ++i) ASSERT_NEAR(y[i], sum[i], 0x1p-22 * magnitude[i]);
       if (threads == 1) of_one_thread = y;
       EXPECT_TRUE(y == of_one_thread);
+    }
+  }
+}
+
+// As if each part had been encoded alone, and those of one number were put one behind the other.
+TEST(BlockCodesTest, OfRunsTheSamePartsComeTogether) {
+  constexpr int64_t kRuns = 3, kParts = 4, kBlock = 16, kPart = 5 * kBlock;
+  const std::vector<float> x = Numbers(kRuns * kParts * kPart);
+  for (const Format format : kFormatsInBlocks) {
+    const BlockAttrs plain = {.format = format, .block = kBlock};
+    BlockAttrs attrs = plain;
+    attrs.runs = kRuns;
+    attrs.parts = kParts;
+    Blocks want;
+    for (int64_t part = 0; part < kParts; ++part) {
+      for (int64_t run = 0; run < kRuns; ++run) {
+        const auto begin = x.begin() + (run * kParts + part) * kPart;
+        const Blocks one = Encode({begin, begin + kPart}, plain);
+        want.codes.insert(want.codes.end(), one.codes.begin(), one.codes.end());
+        want.scales.insert(want.scales.end(), one.scales.begin(), one.scales.end());
+      }
+    }
+    for (const int threads : {1, 2}) {
+      const Blocks got = Encode(x, attrs, threads);
+      EXPECT_EQ(got.codes, want.codes);
+      EXPECT_EQ(got.scales, want.scales);
     }
   }
 }

@@ -96,6 +96,16 @@ const Breakage kBreakages[] = {
      "no group of the axis PIPELINE"},
     {"GroupInTensorBlocks", [](v1::Program* p) { p->mutable_groups(0)->set_tensor_block(1); },
      "tensor_block 1 must divide"},
+    {"GroupInBlocksOfShards", [](v1::Program* p) { p->mutable_groups(0)->set_shard_block(1); },
+     "shard_block 1 must be between 1 and the "},
+    {"GroupOfShardsThatAreApart", [](v1::Program* p) { p->mutable_groups(0)->set_shard_stride(3); },
+     "shard_stride 3 must be between 1 and the "},
+    {"GroupInBlocksThatAreApart",
+     [](v1::Program* p) {
+       p->mutable_groups(0)->set_shard_block(2);
+       p->mutable_groups(0)->set_shard_stride(2);
+     },
+     "must have one of them at most"},
     {"InstructionId", [](v1::Program* p) { Train(p)->mutable_instructions(5)->set_id(6); },
      "stands at position 5"},
     {"Stream", [](v1::Program* p) { Train(p)->mutable_instructions(5)->set_stream(9); },

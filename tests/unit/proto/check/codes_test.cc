@@ -148,6 +148,36 @@ TEST_F(CodedSumsCheckTest, OtherParts) {
   }
 }
 
+// A rank has its own part of what all have. Exchanged again, everybody has what it had before, in
+// the place of what the others have.
+TEST_F(CodedSumsCheckTest, CodesThatAreExchangedTwice) {
+  int told = 0;
+  for (int i = 0; i < Train(&program_)->instructions_size(); ++i) {
+    if (Train(&program_)->instructions(i).collective().kind() != v1::ALL_TO_ALL) continue;
+    v1::Program program = program_;
+    RepeatInstruction(i, Train(&program));
+    v1::Instruction* again = Train(&program)->mutable_instructions(i + 1);
+    const v1::Operand own = again->operands(0), others = again->operands(1);
+    for (const int operand : {0, 1}) {
+      const v1::Operand& other = operand == 0 ? others : own;
+      again->mutable_operands(operand)->set_buffer(other.buffer());
+      again->mutable_operands(operand)->set_offset(other.offset());
+    }
+    for (v1::Instruction& sum : *Train(&program)->mutable_instructions()) {
+      if (sum.compute().op() != "sum_blocks") continue;
+      for (v1::Operand& operand : *sum.mutable_operands()) {
+        if (operand.buffer() != others.buffer()) continue;
+        operand.set_buffer(own.buffer());
+        operand.set_offset(own.offset());
+      }
+    }
+    const std::string message = Message(program);
+    EXPECT_NE(message, "") << again->text();
+    told += message.find("exchanges codes that were not made together") != message.npos;
+  }
+  EXPECT_GT(told, 0);
+}
+
 // What one rank has got is of its own part.
 TEST_F(CodedSumsCheckTest, PartsThatOneRankHasGot) {
   int told = 0;
@@ -218,6 +248,192 @@ TEST_F(CodedSumsCheckTest, CodesThatAreDecodedInThePlaceOfTheSum) {
     *sum = whole;
   }
   EXPECT_GT(told, 0);
+}
+
+// Blocks of two of four ranks.
+class TwoLevelsCheckTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(CheckProgram(program_), absl::OkStatus());
+    for (v1::Group& group : *program_.mutable_groups()) {
+      if (group.shard_block() > 0) near_ = &group;
+      if (group.shard_stride() > 0) far_ = &group;
+    }
+    ASSERT_NE(near_, nullptr);
+    ASSERT_NE(far_, nullptr);
+  }
+
+  v1::Program program_ = CompileTiny({.family = "llama",
+                                      .precision = "bf16",
+                                      .data_parallel = 4,
+                                      .micro_batches = 2,
+                                      .zero_stage = 2,
+                                      .sizes = {.layers = 4},
+                                      .reduce_format = GetParam(),
+                                      .reduce_block = 2});
+  v1::Group* near_ = nullptr;
+  v1::Group* far_ = nullptr;
+};
+
+// Those of a block first: what they have not summed yet goes nowhere else.
+TEST_P(TwoLevelsCheckTest, TheOtherLevelFirst) {
+  const uint32_t block = near_->shard_block();
+  near_->clear_shard_block();
+  near_->set_shard_stride(block);
+  far_->clear_shard_stride();
+  far_->set_shard_block(block);
+  EXPECT_THAT(Message(program_), HasSubstr("exchanges parts of sums with ranks that have no use "
+                                           "for them"));
+}
+
+TEST_P(TwoLevelsCheckTest, SumsOfABlockExchangedInsideOfIt) {
+  far_->set_shard_block(near_->shard_block());
+  far_->clear_shard_stride();
+  EXPECT_THAT(Message(program_), HasSubstr("exchanges parts of sums with ranks that have no use "
+                                           "for them"));
+}
+
+// The part that a rank adds up would be that of another one.
+TEST_P(TwoLevelsCheckTest, PartsInTheOrderOfTheRanks) {
+  for (v1::Instruction& i : *Train(&program_)->mutable_instructions()) {
+    if (i.compute().block().runs() == 0) continue;
+    i.mutable_compute()->mutable_block()->clear_runs();
+    i.mutable_compute()->mutable_block()->clear_parts();
+  }
+  EXPECT_THAT(Message(program_), HasSubstr("made as the gradient of other weights"));
+}
+
+// All other kinds of communication are among all ranks of an axis.
+TEST_P(TwoLevelsCheckTest, NothingElseIsAmongSomeOfTheRanks) {
+  int told = 0;
+  for (v1::Group& group : *program_.mutable_groups()) {
+    if (&group == near_ || &group == far_) continue;
+    const v1::Group whole = group;
+    group.set_shard_block(2);
+    told += Message(program_).find("only ALL_TO_ALL may be among some ranks of DATA_SHARD") !=
+            std::string::npos;
+    group = whole;
+  }
+  EXPECT_GT(told, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Codes, TwoLevelsCheckTest, testing::Values("int8", "int4"));
+
+// What codes were not worth is kept for the gradient of the same weights, on each rank its own.
+class ResidualsCheckTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(CheckProgram(program_), absl::OkStatus());
+    for (v1::Instruction& i : *Train(&program_)->mutable_instructions()) {
+      if (i.compute().op() == "encode_blocks" && i.operands_size() > kResidual &&
+          i.operands(kResidual).access() == v1::UPDATE) {
+        encodes_.push_back(&i);
+      }
+    }
+    ASSERT_GT(encodes_.size(), 3u);
+    for (v1::StateRange& range : *program_.mutable_state()) {
+      if (range.kind() == v1::RESIDUAL) residuals_.push_back(&range);
+    }
+    ASSERT_GT(residuals_.size(), 3u);
+  }
+
+  static constexpr int kResidual = 3;
+  v1::Program program_ = CompileTiny({.family = "llama",
+                                      .precision = "bf16",
+                                      .data_parallel = 2,
+                                      .micro_batches = 2,
+                                      .tensor_parallel = 2,
+                                      .zero_stage = 2,
+                                      .sizes = {.layers = 4},
+                                      .reduce_format = "int4",
+                                      .residual_format = "bf16"});
+  std::vector<v1::Instruction*> encodes_;
+  std::vector<v1::StateRange*> residuals_;
+};
+
+TEST_F(ResidualsCheckTest, ThatOfOtherWeights) {
+  int told = 0;
+  for (v1::Instruction* encode : encodes_) {
+    const v1::Operand own = encode->operands(kResidual);
+    for (const v1::Instruction* other : encodes_) {
+      const v1::Operand& residual = other->operands(kResidual);
+      if (residual.buffer() == own.buffer() || residual.shape(0) != own.shape(0)) continue;
+      *encode->mutable_operands(kResidual) = residual;
+      const std::string message = Message(program_);
+      EXPECT_NE(message, "") << encode->text() << " with the residual of " << other->text();
+      told += message.find("made as the gradient of other weights") != message.npos;
+      *encode->mutable_operands(kResidual) = own;
+    }
+  }
+  EXPECT_GT(told, 0);
+}
+
+TEST_F(ResidualsCheckTest, NoneIsKept) {
+  const uint32_t buffer = encodes_[0]->operands(kResidual).buffer();
+  for (v1::Instruction* encode : encodes_) {
+    if (encode->operands(kResidual).buffer() == buffer)
+      *encode->mutable_operands(kResidual) = v1::Operand();
+  }
+  EXPECT_THAT(Message(program_), HasSubstr("is kept by no encode_blocks"));
+}
+
+// It would be lost when the step ends.
+TEST_F(ResidualsCheckTest, ThatIsNoState) {
+  const uint32_t buffer = encodes_[0]->operands(kResidual).buffer();
+  google::protobuf::RepeatedPtrField<v1::StateRange> others;
+  for (const v1::StateRange& range : program_.state()) {
+    if (range.buffer() != buffer) *others.Add() = range;
+  }
+  others.Swap(program_.mutable_state());
+  EXPECT_NE(Message(program_), "");
+}
+
+TEST_F(ResidualsCheckTest, OfAllRanksTogether) {
+  residuals_[0]->set_by_rank(false);
+  EXPECT_THAT(Message(program_), HasSubstr("is not of each rank, which residuals are"));
+}
+
+TEST_F(ResidualsCheckTest, OfHalfARank) {
+  residuals_[0]->set_shape(0, residuals_[0]->shape(0) + 1);
+  EXPECT_THAT(Message(program_),
+              HasSubstr("must be that of a matrix times the 2 ranks of CONTEXT and DATA_SHARD"));
+}
+
+TEST_F(ResidualsCheckTest, OfAnotherTypeThanCheckpointsHave) {
+  for (v1::Initializer& initializer : *program_.mutable_initializers())
+    initializer.set_residual(v1::F32);
+  EXPECT_THAT(Message(program_), HasSubstr("type BF16 is not what its initializer says"));
+}
+
+TEST_F(ResidualsCheckTest, WeightsAsAResidual) {
+  residuals_[0]->set_kind(v1::WEIGHT);
+  EXPECT_NE(Message(program_), "");
+}
+
+// Of all kinds of layouts the compiler's own pass.
+TEST(ResidualsTest, WhatTheCompilerMakesIsTaken) {
+  for (const char* family : {"gpt2", "qwen3"}) {
+    for (const uint32_t zero : {1, 2, 3}) {
+      for (const uint32_t pipeline : {1, 2}) {
+        for (const uint32_t context : {1, 2}) {
+          const TinyJob job = {.family = family,
+                               .precision = "bf16",
+                               .data_parallel = 4,
+                               .micro_batches = 3,
+                               .pipeline_parallel = pipeline,
+                               .context_parallel = context,
+                               .zero_stage = zero,
+                               .sizes = {.layers = 4},
+                               .reduce_format = "int8",
+                               .reduce_block = context,
+                               .residual_format = "f32"};
+          for (const v1::Program& program : CompileStages(job)) {
+            EXPECT_EQ(CheckProgram(program), absl::OkStatus()) << Describe(job);
+          }
+        }
+      }
+    }
+  }
 }
 
 TinyJob Deep(const char* activation, const char* gather, uint32_t ranks) {

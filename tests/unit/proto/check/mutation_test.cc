@@ -35,6 +35,7 @@ struct Row {
   const char* activations = "";
   const char* gathers = "";
   const char* reduce = "";
+  uint32_t reduce_block = 0;
 };
 const Row kLayouts[] = {
     {.name = "OneRank", .family = "gpt2", .precision = "fp32"},
@@ -149,6 +150,14 @@ const Row kLayouts[] = {
      .cp = 2,
      .zero = 1,
      .reduce = "fp8"},
+    {.name = "CodesOfGradientsInTwoLevels",
+     .family = "llama",
+     .precision = "bf16",
+     .dp = 4,
+     .cp = 2,
+     .zero = 2,
+     .reduce = "int4",
+     .reduce_block = 2},
     {.name = "AllAtOnce",
      .family = "gpt2",
      .precision = "bf16",
@@ -183,6 +192,7 @@ LayoutCase CaseOf(const Row& row) {
   l.set_activation_format(row.activations);
   l.set_gather_format(row.gathers);
   l.set_reduce_format(row.reduce);
+  l.set_reduce_block(row.reduce_block);
   return c;
 }
 

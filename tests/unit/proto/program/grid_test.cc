@@ -134,6 +134,28 @@ TEST(GroupTest, ABlockOfTensorRanksIsAGroupOfItsOwn) {
   EXPECT_EQ(GroupSize(grid, block), 2u);
 }
 
+// Of 6 shards: those of a block of 2, and those that have one place in their blocks.
+TEST(GroupTest, BlocksOfShardsAndWhatHasOnePlaceInThemAreGroups) {
+  const v1::Grid grid = MakeGrid(1, 2, 6, 1, 1);
+  v1::Group near = MakeGroup({v1::CONTEXT, v1::DATA_SHARD}), far = MakeGroup({v1::DATA_SHARD});
+  near.set_shard_block(2);
+  far.set_shard_stride(2);
+  EXPECT_THAT(GroupMembers(grid, near, 5), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(GroupMembers(grid, far, 5), ElementsAre(1, 5, 9));
+  EXPECT_EQ(GroupSize(grid, near), 4u);
+  EXPECT_EQ(GroupSize(grid, far), 3u);
+  EXPECT_EQ(MembersOn(grid, near, v1::CONTEXT), 2u);
+  EXPECT_EQ(MembersOn(grid, far, v1::CONTEXT), 1u);
+  // The place among all of them is the block's, then that in the block.
+  for (uint32_t rank = 0; rank < RanksOf(grid); ++rank) {
+    const auto place = [&](const v1::Group& group) {
+      const std::vector<uint32_t> members = GroupMembers(grid, group, rank);
+      return std::find(members.begin(), members.end(), rank) - members.begin();
+    };
+    EXPECT_EQ(place(far) * 4 + place(near), ShardIndex(grid, CoordinatesOf(grid, rank)));
+  }
+}
+
 // Whatever the group: every rank that takes part is in exactly one instance, all its members list
 // the same ones in order, and each instance has the announced size.
 TEST(GroupTest, InstancesDivideTheRanks) {
@@ -149,6 +171,13 @@ TEST(GroupTest, InstancesDivideTheRanks) {
       for (uint32_t stage = first; stage < grid.pipeline(); ++stage) group.add_stages(stage);
     }
     if (HasAxis(group, v1::TENSOR) && grid.tensor() % 2 == 0) group.set_tensor_block(2);
+    if (HasAxis(group, v1::DATA_SHARD) && grid.data_shard() % 2 == 0) {
+      if (random() % 2 == 0) {
+        group.set_shard_block(2);
+      } else {
+        group.set_shard_stride(2);
+      }
+    }
     SCOPED_TRACE(grid.ShortDebugString() + " " + group.ShortDebugString());
     for (uint32_t rank = 0; rank < RanksOf(grid); ++rank) {
       const std::vector<uint32_t> members = GroupMembers(grid, group, rank);

@@ -56,7 +56,8 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
       kernels::CrossEntropyAttrs{.shard_rows = 7, .vocabulary = 13, .accumulate = true},
       kernels::ScaleAttrs{.scale = 0.5f},
       kernels::PermuteAttrs{.order = {3, 1, 0, 2}},
-      kernels::BlockAttrs{.format = kernels::Format::kFP8, .block = 64},
+      kernels::BlockAttrs{
+          .format = kernels::Format::kInt4Linear, .block = 32, .runs = 3, .parts = 5},
   };
   return *attrs;
 }
@@ -78,6 +79,18 @@ TEST(OpCodecTest, EveryOpComesBackWithItsOwnAttributesAndNoOther) {
       EXPECT_TRUE(decoded->attrs == attrs) << compute.DebugString();
     }
     EXPECT_EQ(accepted, 1) << kernels::Name(op);
+  }
+}
+
+TEST(OpCodecTest, EveryFormatOfBlocksComesBack) {
+  for (const kernels::Format format :
+       {kernels::Format::kInt8Linear, kernels::Format::kFP8, kernels::Format::kInt4Linear}) {
+    const OpAttrs attrs = kernels::BlockAttrs{.format = format, .block = 64};
+    v1::ComputeOp compute;
+    EncodeOp(Op::kSumBlocks, attrs, &compute);
+    const auto decoded = DecodeOp(compute);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_TRUE(decoded->attrs == attrs) << compute.DebugString();
   }
 }
 

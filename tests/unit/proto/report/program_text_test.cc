@@ -164,6 +164,14 @@ TEST(ProgramTextTest, ThePartsOfAStageAreListed) {
   block->set_name("tensor_block");
   block->add_axes(v1::TENSOR);
   block->set_tensor_block(4);
+  v1::Group* near = program.add_groups();
+  near->set_name("near");
+  near->add_axes(v1::DATA_SHARD);
+  near->set_shard_block(2);
+  v1::Group* far = program.add_groups();
+  far->set_name("far");
+  far->add_axes(v1::DATA_SHARD);
+  far->set_shard_stride(2);
   v1::TransferOp* send = program.mutable_sequences(0)->mutable_instructions(1)->mutable_transfer();
   send->set_kind(v1::SEND);
   send->set_group(1);
@@ -187,8 +195,10 @@ TEST(ProgramTextTest, ThePartsOfAStageAreListed) {
   range->set_columns(32);
   const std::string text = ProgramText(program);
   EXPECT_THAT(text, HasSubstr("grid      tensor 8 data_shard 2 pipeline 4\n"));
-  EXPECT_THAT(text, HasSubstr("group     tied          over pipeline, stages 0 3   2 ranks\n"));
-  EXPECT_THAT(text, HasSubstr("group     tensor_block  over tensor in blocks of 4  4 ranks\n"));
+  EXPECT_THAT(text, HasSubstr("group     tied          over pipeline, stages 0 3         2 ranks\n"));
+  EXPECT_THAT(text, HasSubstr("group     tensor_block  over tensor in blocks of 4        4 ranks\n"));
+  EXPECT_THAT(text, HasSubstr("over data_shard in blocks of 2 "));
+  EXPECT_THAT(text, HasSubstr("over data_shard that are 2 apart "));
   EXPECT_THAT(text, HasSubstr("send to stage 2 tied"));
   EXPECT_THAT(text, HasSubstr("state  2 ranges of weights, 2 with their moments\n"));
   EXPECT_THAT(

@@ -291,6 +291,70 @@ TEST(MomentFormatsTest, ACheckpointInAnotherFormatIsConverted) {
   }
 }
 
+// ---- what codes of gradients were not worth
+// ------------------------------------------------------
+
+CompiledJob JobWithResiduals(const char* format, uint32_t ranks, uint32_t tensor, uint32_t stages) {
+  v1::Layout layout = MatrixLayout();
+  layout.set_precision("bf16");
+  layout.set_data_parallel(ranks);
+  layout.set_micro_batches(8 / ranks);
+  layout.set_tensor_parallel(tensor);
+  layout.set_pipeline_parallel(stages);
+  layout.set_zero_stage(2);
+  layout.set_reduce_format("int8");
+  layout.set_residual_format(format);
+  return CompiledJob(CompileCase({"qwen3", layout}).value());
+}
+
+void FillWithValues(CompiledJob& job) {
+  job.Visit([](int, const StateTensor& tensor, int64_t element, std::byte* held) {
+    const std::vector<std::byte> bytes = Bytes(tensor, element);
+    std::memcpy(held, bytes.data(), bytes.size());
+  });
+}
+
+// Each rank's are there again, however the model is cut; those of other ranks begin at zero.
+TEST(ResidualsTest, EachRankFindsItsOwnAgain) {
+  TemporaryFolder folder;
+  CompiledJob first = JobWithResiduals("bf16", 2, 1, 1);
+  FillWithValues(first);
+  ASSERT_THAT(first.Write(folder.path()), ::testing::Each(absl::OkStatus()));
+  const std::string path = folder.path("step-00000001");
+  const Numbers want = NumbersOf(first);
+  for (const auto& [ranks, tensor, stages] :
+       {std::array{2, 1, 1}, std::array{2, 2, 1}, std::array{2, 1, 2}, std::array{4, 1, 1}}) {
+    SCOPED_TRACE(absl::StrCat("dp", ranks, " tp", tensor, " pp", stages));
+    CompiledJob other = JobWithResiduals("f32", ranks, tensor, stages);
+    ASSERT_THAT(other.Read(path), ::testing::Each(absl::OkStatus()));
+    int64_t kept = 0, lost = 0;
+    for (const auto& [name, numbers] : NumbersOf(other)) {
+      if (!name.ends_with(".residual")) continue;
+      if (ranks == 2) {
+        ASSERT_EQ(numbers, want.at(name)) << name;
+        kept += numbers.size();
+      } else {
+        ASSERT_THAT(numbers, ::testing::Each(0.0f)) << name;
+        lost += numbers.size();
+      }
+    }
+    EXPECT_GT(ranks == 2 ? kept : lost, 1000);
+  }
+}
+
+TEST(ResidualsTest, ACheckpointWithoutThemIsRead) {
+  TemporaryFolder folder;
+  CompiledJob without = JobWith("qwen3", "f32");
+  FillWithValues(without);
+  ASSERT_THAT(without.Write(folder.path()), ::testing::Each(absl::OkStatus()));
+  CompiledJob with = JobWithResiduals("bf16", 2, 1, 1);
+  ASSERT_THAT(with.Read(folder.path("step-00000001")), ::testing::Each(absl::OkStatus()));
+  for (const auto& [name, numbers] : NumbersOf(with)) {
+    if (!name.ends_with(".residual")) continue;
+    ASSERT_THAT(numbers, ::testing::Each(0.0f)) << name;
+  }
+}
+
 TEST(MomentFormatsTest, CodesWithoutTheSizeOfTheirBlocksAreRefused) {
   TemporaryFolder folder;
   CompiledJob blocks = JobWith("gpt2", "int8");

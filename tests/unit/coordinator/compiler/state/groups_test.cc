@@ -59,6 +59,20 @@ TEST(GroupsTest, ShardsArePartOfTheModelAndReplicasAreNot) {
   EXPECT_EQ(groups.data, kNone);
 }
 
+TEST(GroupsTest, CodesOfGradientsAreExchangedInABlockAndBetweenBlocks) {
+  const TinyStage stage({.data_parallel = 4,
+                         .context_parallel = 2,
+                         .zero_stage = 2,
+                         .reduce_format = "int4",
+                         .reduce_block = 2});
+  const Groups& groups = stage.parallel.groups;
+  EXPECT_EQ(Members(stage, groups.near), (std::vector<uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(Members(stage, groups.far), (std::vector<uint32_t>{0, 4}));
+  const TinyStage plain({.data_parallel = 4, .zero_stage = 2, .reduce_format = "int4"});
+  EXPECT_EQ(plain.parallel.groups.near, kNone);
+  EXPECT_EQ(plain.parallel.groups.far, kNone);
+}
+
 TEST(GroupsTest, ATiedTableJoinsTheFirstStageAndTheLast) {
   const TinySizes sizes = {.layers = 8};
   const TinyStage plain({.pipeline_parallel = 4, .sizes = sizes});
