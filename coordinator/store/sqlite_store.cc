@@ -2,7 +2,9 @@
 #include "coordinator/store/sqlite_store.h"
 
 #include <sqlite3.h>
+#include <sys/stat.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <utility>
 
@@ -171,6 +173,8 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(std::string_view 
     const std::string fresh = absl::StrCat(Absl(path), ".new");
     std::filesystem::remove(fresh, error);
     RETURN_IF_ERROR(OpenFile(fresh).status());  // closed again: its log is in the file
+    // Specs and paths are in it, whatever the umask is. Its log gets the same mode.
+    if (chmod(fresh.c_str(), 0600) != 0) return FileError(errno, "change the mode of", fresh);
     // A link, not a rename: it does not replace the store that another coordinator has just made.
     std::filesystem::create_hard_link(fresh, path, error);
     const bool linked = !error || error == std::errc::file_exists;

@@ -70,6 +70,16 @@ TEST_F(SqliteStoreTest, AStoreThatWasThereIsNotTakenForANewOne) {
   EXPECT_TRUE(SqliteStore::Open(file_).ok());
 }
 
+TEST_F(SqliteStoreTest, ANewStoreIsItsOwnersAlone) {
+  auto store = SqliteStore::Open(file_);
+  ASSERT_TRUE((*store)->Commit(OneJob("a-1")).ok());
+  for (const std::string& file : {file_, file_ + "-wal"}) {
+    struct stat status {};
+    ASSERT_EQ(stat(file.c_str(), &status), 0) << file;
+    EXPECT_EQ(status.st_mode & 0777, 0600u) << file;
+  }
+}
+
 TEST_F(SqliteStoreTest, AnEmptyFileIsNoStore) {
   std::ofstream(file_).flush();
   const auto store = SqliteStore::Open(file_);
