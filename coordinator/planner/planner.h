@@ -85,9 +85,9 @@ struct Proposals {
 absl::StatusOr<Proposals> Propose(const v1::JobSpec& spec, const Model& model, const Budget& budget,
                                   Search search);
 
-// Of layouts that need tiers which `resources` offers, those that by closed form are over the
-// limits by less than it is off by as a rule, each split on each way to leave the device, the
-// nearest first. What compiling them shows says how much more, or less, is to leave. Errors as of
+// Layouts that by closed form are over the limits by less than it is off by as a rule: the smallest
+// of each split, and each split on each way to the tiers that `resources` offers, the nearest
+// first. What compiling them shows says how much more, or less, is to leave. Errors as of
 // Candidates(). How many were compared is added to `compared`.
 absl::StatusOr<std::vector<Proposal>> ProposeNearly(const v1::JobSpec& spec, const Model& model,
                                                     const Budget& budget, int64_t* compared);

@@ -39,8 +39,8 @@ class Comparison {
   void Add(v1::Layout layout);
   // Once. REQUIRES: something was added. MoveAndTile(true) is part of it.
   Proposals Take();
-  // Instead of Take(): what does not fit, on the way and with the part away that comes nearest to
-  // the limits, the nearest first.
+  // Instead of Take(): what does not fit but comes near to the limits, as it is and, where there
+  // are tiers, on the way and with the part away that comes nearest, the nearest first.
   std::vector<Proposal> TakeNearly();
   // Less is tried of the smallest layout alone than of each split's.
   void MoveAndTile(bool of_all_splits);

@@ -176,7 +176,21 @@ void Comparison::AddMoved(bool of_all_splits) {
 }
 
 std::vector<Proposal> Comparison::TakeNearly() {
+  std::vector<std::pair<double, Proposal>> order;
+  // As they are the smallest of each split: of layouts that are alike but for what is recomputed
+  // only the fastest beyond the limits was kept.
+  for (const auto& [key, one] : movable_of_) {
+    if (!absl::StartsWith(key.second, kSmallest)) continue;
+    const auto* const part = std::find_if(std::begin(kNearly), std::end(kNearly), [&](double p) {
+      return Within(one.memory, Times(p, limits_));
+    });
+    if (part != std::end(kNearly)) order.emplace_back(*part, one);
+  }
   std::map<std::pair<SplitKey, OffloadWay>, std::pair<double, Proposal>> nearest;
+  if (!OffersTiers(spec_)) {
+    movable_.clear();
+    movable_of_.clear();
+  }
   for (const Proposal& one : TakeMovable(/*of_all_splits=*/true)) {
     for (const OffloadWay way : Ways()) {
       const auto key = std::pair(SplitOf(one.layout), way);
@@ -195,7 +209,6 @@ std::vector<Proposal> Comparison::TakeNearly() {
       }
     }
   }
-  std::vector<std::pair<double, Proposal>> order;
   for (auto& [key, one] : nearest) order.push_back(std::move(one));
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::tuple(a.first, a.second.seconds) < std::tuple(b.first, b.second.seconds);

@@ -111,10 +111,9 @@ class LayoutSearch {
     return trial_.TryAny(All(wide_.best));
   }
 
-  // Of those that need another tier what is left free decides how much is away, and where two tiers
-  // are nearly full the closed form may leave nothing to choose.
+  // The closed form is a few percent too high: where the memory is nearly full it may leave nothing
+  // to choose, neither what is recomputed nor how much is on another tier.
   absl::Status TryNearly() {
-    if (!OffersTiers(spec_)) return absl::OkStatus();
     int64_t compared = 0;
     const auto nearly = ProposeNearly(spec_, model_, budget_, &compared);
     found_.candidates += compared;

@@ -75,6 +75,20 @@ Drawn Draw(std::mt19937_64* random) {
 // Of more layouts so many are drawn.
 constexpr size_t kLayoutsMax = 250;
 
+// In quarters, each class by itself, so that some of what belongs together lies on several tiers.
+v1::Offload DrawShares(bool to_nvme, std::mt19937_64* random) {
+  v1::Offload offload;
+  for (v1::TierShares* shares : {offload.mutable_parameter(), offload.mutable_gradient(),
+                                 offload.mutable_optimizer(), offload.mutable_activation()}) {
+    const double away = 0.25 * static_cast<double>((*random)() % 5);
+    const double nvme = to_nvme ? 0.25 * static_cast<double>((*random)() % 3) : 0;
+    shares->set_nvme(std::min(away, nvme));
+    shares->set_host(away - shares->nvme());
+    shares->set_device(1 - away);
+  }
+  return offload;
+}
+
 std::vector<v1::Layout> SomeLayouts(const Drawn& job, std::mt19937_64* random) {
   std::vector<v1::Offload> offloads = {v1::Offload()};
   for (const v1::Offload& offload : Offloads(job.spec.resources().nvme().paths_size() > 0)) {
@@ -82,6 +96,9 @@ std::vector<v1::Layout> SomeLayouts(const Drawn& job, std::mt19937_64* random) {
     offloads.push_back(offload);
     offloads.back().mutable_activation()->set_host(1);
   }
+  constexpr int kShares = 4;
+  for (int i = 0; i < kShares; ++i)
+    offloads.push_back(DrawShares(job.spec.resources().nvme().paths_size() > 0, random));
   std::vector<v1::Layout> layouts;
   EXPECT_TRUE(ForEachLayout(job.spec, job.model, job.budget, Search::kAll, [&](v1::Layout layout) {
                 for (const char* recompute : {"none", "block"}) {
@@ -89,6 +106,7 @@ std::vector<v1::Layout> SomeLayouts(const Drawn& job, std::mt19937_64* random) {
                   for (const v1::Offload& offload : offloads) {
                     v1::Layout moved = layout;
                     *moved.mutable_offload() = offload;
+                    moved.set_parameter_format((*random)() % 2 == 0 ? "bf16" : "f32");
                     moved = Completed(std::move(moved));
                     if (CheckLayout(moved, job.model, job.spec).ok()) layouts.push_back(moved);
                   }
@@ -105,6 +123,8 @@ class AutoFits {
   AutoFits(Drawn job, std::mt19937_64* random) : job_(std::move(job)), random_(*random) {
     for (const v1::Layout& layout : SomeLayouts(job_, random)) {
       absl::StatusOr<Evaluated> one = CompileLayout(job_.spec, job_.model, job_.budget, layout);
+      EXPECT_FALSE(absl::IsInternal(one.status()))
+          << job_.words << ", " << LayoutText(layout) << ": " << one.status();
       if (one.ok()) {
         CheckBounds(*one);
         one->programs.clear();
@@ -307,6 +327,31 @@ TEST(AutoFitsTest, TensorParallelismGoesOverNodesWhereNothingElseFits) {
   pinned.mutable_layout()->set_micro_batch(1);
   pinned.mutable_layout()->set_recompute("block");
   EXPECT_EQ(ChosenWithMemoryOf(pinned, spec, WhatIfBudget(spec, *cluster)).tensor_parallel(), 2);
+}
+
+// By closed form it is a little too large, and of its split not the fastest.
+TEST(AutoFitsTest, TheSmallestLayoutOfASplitIsTried) {
+  const TinySizes sizes = {
+      .vocabulary = 512, .hidden = 512, .layers = 4, .intermediate = 1024, .sequence = 256};
+  v1::JobSpec spec = OpenSpec(TinyConfig("llama", sizes), sizes.sequence, 8);
+  const auto cluster = ParseCluster("a100x2:1");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE(ApplyCluster(*cluster, &spec).ok());
+  v1::JobSpec pinned = spec;
+  pinned.mutable_formats()->set_parameter("f32");
+  pinned.mutable_layout()->set_tp(2);
+  pinned.mutable_layout()->set_micro_batch(1);
+  pinned.mutable_layout()->set_recompute("block");
+  pinned.mutable_resources()->clear_host_memory();
+  Budget budget = WhatIfBudget(spec, *cluster);
+  const auto least = SearchLayouts(pinned, *ReadModel(spec), budget);
+  ASSERT_TRUE(least.ok()) << least.status();
+  budget.device_memory_bytes = least->evaluated.front().device_bytes + 4096;
+  spec.mutable_resources()->set_device_memory(budget.device_memory_bytes);
+  spec.mutable_resources()->set_host_memory(4096);  // of no use
+  const auto searched = SearchLayouts(spec, *ReadModel(spec), budget);
+  ASSERT_TRUE(searched.ok()) << searched.status();
+  EXPECT_TRUE(searched->evaluated.front().fits);
 }
 
 // There is hardly any memory of the host, so that no offload helps.
