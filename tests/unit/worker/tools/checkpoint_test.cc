@@ -48,7 +48,7 @@ TEST_F(CheckpointToolTest, LsListsDamagedOnesToo) {
   EXPECT_EQ(list[1]["complete"], false);
   ASSERT_EQ(RunCheckpointLs(directory(), Output(ToolFormat::kTable)), 0);
   EXPECT_THAT(out_.str(), HasSubstr("2023-11-14 22:13:20Z"));
-  EXPECT_THAT(out_.str(), HasSubstr("DAMAGED: cannot read"));
+  EXPECT_THAT(out_.str(), HasSubstr("DAMAGED: cannot open"));
 }
 
 TEST_F(CheckpointToolTest, VerifyTakesOneOrAll) {
