@@ -368,13 +368,44 @@ absl::Status CheckInitializers(const v1::Program& program,
   return absl::OkStatus();
 }
 
-absl::Status CheckResidualType(const v1::StateRange& range,
-                               const std::map<std::string, v1::DType>& types) {
-  const auto type = types.find(range.tensor());
-  const bool known = range.dtype() == v1::F32 || range.dtype() == v1::BF16;
-  if (known && type != types.end() && type->second == range.dtype()) return absl::OkStatus();
-  return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
-                known ? " is not what its initializer says" : " must be F32 or BF16");
+// What checkpoints hold of residuals follows from the initializers, too.
+absl::Status CheckResiduals(const v1::Program& program,
+                            const std::map<std::string, int64_t>& weights) {
+  std::map<std::string, const v1::StateRange*> held;
+  for (const v1::StateRange& range : program.state()) {
+    if (range.kind() == v1::RESIDUAL) held[range.tensor()] = &range;
+  }
+  const int64_t ranks = ShardCount(program.grid());
+  for (const v1::Initializer& init : program.initializers()) {
+    const auto residual = held.find(init.tensor());
+    const bool is_held = residual != held.end();
+    if (init.residual() == v1::DTYPE_UNSPECIFIED && !is_held) continue;
+    const std::string where = absl::StrCat("initializer of '", init.tensor(), "'");
+    if (init.residual() != v1::F32 && init.residual() != v1::BF16) {
+      return Refuse(where, ": type ", v1::DType_Name(init.residual()),
+                    " of its residual must be F32 or BF16");
+    }
+    if (init.shape_size() < 2)
+      return Refuse(where, ": only a matrix has a residual, it has ", init.shape_size(),
+                    " dimensions");
+    if (!is_held && weights.contains(init.tensor()))
+      return Refuse(where, ": the state has no residual of it");
+    if (!is_held) continue;
+    const v1::StateRange& range = *residual->second;
+    if (range.dtype() != init.residual()) {
+      return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
+                    " is not what its initializer says");
+    }
+    const bool same_rows = range.shape(0) == init.shape(0) * ranks;
+    if (!same_rows || !std::equal(range.shape().begin() + 1, range.shape().end(),
+                                  init.shape().begin() + 1, init.shape().end())) {
+      return Refuse(RangeText(range), ": its shape is not that of its initializer times the ",
+                    ranks, " ranks of CONTEXT and DATA_SHARD");
+    }
+    held.erase(residual);
+  }
+  if (held.empty()) return absl::OkStatus();
+  return Refuse(RangeText(*held.begin()->second), ": no initializer tells of it");
 }
 
 // Moments rest in f32, bf16 or codes; what checkpoints hold follows from the initializers, which so
@@ -386,13 +417,11 @@ absl::Status CheckMomentTypes(const v1::Program& program) {
     return Refuse("rules: moment_block ", block, " must be 0 or a power of two from ",
                   kernels::kLeastBlock, " to ", kernels::kInt8Block);
   }
-  std::map<std::string, v1::DType> types, residuals;
+  std::map<std::string, v1::DType> types;
   for (const v1::Initializer& init : program.initializers()) {
     types[init.tensor()] = init.moments() == v1::DTYPE_UNSPECIFIED ? v1::F32 : init.moments();
-    residuals[init.tensor()] = init.residual();
   }
   for (const v1::StateRange& range : program.state()) {
-    if (range.kind() == v1::RESIDUAL) RETURN_IF_ERROR(CheckResidualType(range, residuals));
     if (range.kind() != v1::ADAM_M && range.kind() != v1::ADAM_V) continue;
     const auto type = types.find(range.tensor());
     const bool known = range.dtype() == v1::F32 || range.dtype() == v1::BF16 ||
@@ -454,6 +483,7 @@ absl::Status CheckState(const v1::Program& program) {
   RETURN_IF_ERROR(CheckMemoryOnce(program));
   RETURN_IF_ERROR(CheckInitializers(program, weights));
   RETURN_IF_ERROR(CheckMomentTypes(program));
+  RETURN_IF_ERROR(CheckResiduals(program, weights));
   for (const v1::RopeTable& table : program.rope_tables())
     RETURN_IF_ERROR(CheckRopeTable(program, table));
   for (const auto& [name, holder] : program.tied()) {

@@ -405,6 +405,42 @@ TEST_F(ResidualsCheckTest, OfAnotherTypeThanCheckpointsHave) {
   EXPECT_THAT(Message(program_), HasSubstr("type BF16 is not what its initializer says"));
 }
 
+// Checkpoints would miss what initializers tell of, or have no room for what is there.
+TEST_F(ResidualsCheckTest, OfWhichInitializersTellSomethingElse) {
+  v1::Initializer* initializer = nullptr;
+  for (v1::Initializer& i : *program_.mutable_initializers()) {
+    if (i.tensor() == residuals_[0]->tensor()) initializer = &i;
+  }
+  ASSERT_NE(initializer, nullptr);
+  const v1::Initializer whole = *initializer;
+  initializer->clear_residual();
+  EXPECT_THAT(Message(program_), HasSubstr("of its residual must be F32 or BF16"));
+  initializer->set_residual(v1::U8);
+  EXPECT_THAT(Message(program_), HasSubstr("type U8 of its residual must be F32 or BF16"));
+  *initializer = whole;
+  std::swap(*initializer->mutable_shape()->Mutable(0), *initializer->mutable_shape()->Mutable(1));
+  EXPECT_THAT(Message(program_), HasSubstr("its shape is not that of its initializer"));
+  const int64_t elements = whole.shape(0) * whole.shape(1);
+  initializer->clear_shape();
+  initializer->add_shape(elements);
+  EXPECT_THAT(Message(program_), HasSubstr("only a matrix has a residual"));
+  *initializer = whole;
+  EXPECT_EQ(Message(program_), "");
+  for (v1::Initializer& norm : *program_.mutable_initializers()) {
+    if (norm.shape_size() == 1) norm.set_residual(v1::BF16);
+  }
+  EXPECT_THAT(Message(program_), HasSubstr("only a matrix has a residual"));
+}
+
+TEST_F(ResidualsCheckTest, OfAMatrixThatHasNone) {
+  v1::Program program = CompileTiny({.precision = "bf16", .data_parallel = 2, .zero_stage = 2});
+  ASSERT_EQ(Message(program), "");
+  for (v1::Initializer& i : *program.mutable_initializers()) {
+    if (i.shape_size() == 2) i.set_residual(v1::F32);
+  }
+  EXPECT_THAT(Message(program), HasSubstr("the state has no residual of it"));
+}
+
 TEST_F(ResidualsCheckTest, WeightsAsAResidual) {
   residuals_[0]->set_kind(v1::WEIGHT);
   EXPECT_NE(Message(program_), "");
