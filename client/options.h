@@ -128,7 +128,7 @@ struct CertsOptions {
   std::vector<std::string> hosts;
   bool any_name = false;
   int64_t days = 0;
-  // Of rotate.
+  // These are options of `certs rotate`.
   std::vector<std::string> files;
   bool all = false;
   int64_t within_days = 0;  // 0: however long they are valid

@@ -185,7 +185,8 @@ absl::StatusOr<KeyPair> IssueCertificate(const KeyPair& authority,
       AddExtension(certificate, issuer.get(), NID_basic_constraints, "critical,CA:FALSE"));
   RETURN_IF_ERROR(
       AddExtension(certificate, issuer.get(), NID_key_usage, "critical,digitalSignature"));
-  // Who has no host is no server: nobody takes a person's certificate for the coordinator's.
+  // A certificate without a host is not one of a server, so that nobody takes that of a person for
+  // the coordinator's.
   RETURN_IF_ERROR(AddExtension(certificate, issuer.get(), NID_ext_key_usage,
                                subject.hosts.empty() ? "clientAuth" : "serverAuth,clientAuth"));
   RETURN_IF_ERROR(AddExtension(certificate, issuer.get(), NID_subject_key_identifier, "hash"));

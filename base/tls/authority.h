@@ -20,7 +20,8 @@ struct KeyPair {
   std::string key;          // PEM
 };
 
-// What a certificate says. One without grants is a coordinator's: it is a server, and may nothing.
+// What a certificate says. One without grants is a coordinator's: it names a server and permits no
+// call.
 struct CertificateSubject {
   std::string name;                // of people's reading: the common name
   std::vector<Grant> grants;       // whom it makes of its holder

@@ -42,7 +42,7 @@ class CodedSum {
     parts_ = level.ranks;
   }
 
-  // What was sent last.
+  // Adds up what the last Send() sent.
   Node AddUp(Slice to, const std::string& after) const {
     return {.what = Compute{Op::kSumBlocks, attrs_},
             .operands = {InParts(codes_), InParts(scales_), to},

@@ -33,9 +33,9 @@ struct CodedSumOptions {
   std::vector<CodedSumLevel> levels;
   Slice all;   // a gradient of [ranks n] elements
   Slice part;  // [n] of this rank, which is written
-  // [ranks n] that last from step to step, or absent: what the first codes are not worth is added
-  // to the next gradient (error feedback, Seide et al. 2014; what sums lose on their way is less
-  // and is not kept).
+  // [ranks n] that last from step to step, or absent: an average of what the first codes were not
+  // worth, which is added to the next gradient (KeptResidual in kernels/block_codes.h). What sums
+  // lose on their way is less and is not kept.
   Slice residual;
   std::string name;
   int sequence = 0;

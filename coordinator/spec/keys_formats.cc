@@ -87,10 +87,10 @@ std::vector<SpecKey> FormatKeys() {
        0,
        {"bf16", "f32"},
        "",
-       "Error feedback: the type in which each rank keeps what codes of its gradients (formats.reduce int8, "
-       "fp8 or int4) were not worth, and adds it to those of the next micro-batch or step. 2 or 4 bytes for "
-       "each parameter of a rank's stage, on the device; saved in checkpoints. Without it that is lost. Not "
-       "with precision fp16, nor with layout.shard_size"},
+       "Error feedback: the type in which each rank keeps an average of what codes of its gradients "
+       "(formats.reduce int8, fp8 or int4) were not worth, which it adds to those of the next micro-batch or "
+       "step. 2 or 4 bytes for each parameter of a rank's stage, on the device; saved in checkpoints. Without "
+       "it that is lost. Not with precision fp16, nor with layout.shard_size"},
       {"formats.allow.gradient",
        kChoice,
        "",
