@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -34,6 +36,13 @@ Json LiteralOf(std::string_view text) {
   if (text.empty() || text.front() == '"' || text.front() == '{' || text.front() == '[')
     return Json(Json::value_t::discarded);
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+// A number beyond what a double holds; JSON's parser takes it for no value at all.
+bool IsTooLarge(std::string_view text) {
+  double value = 0;
+  return text.find_first_not_of("0123456789+-.eE") == std::string_view::npos &&
+         absl::SimpleAtod(Absl(text), &value) && std::isinf(value);
 }
 
 class Parser {
@@ -220,7 +229,9 @@ class Parser {
                          rest.front() == ']' || rest.front() == '#' || rest.starts_with("//") ||
                          rest.starts_with("/*");
       if (!stops) continue;
-      Json literal = LiteralOf(Trimmed(text_.substr(at_, i - at_)));
+      const std::string_view word = Trimmed(text_.substr(at_, i - at_));
+      if (IsTooLarge(word)) return Bad("a number that fits into 64 bits");
+      Json literal = LiteralOf(word);
       if (literal.is_discarded()) break;
       at_ = i;
       return literal;

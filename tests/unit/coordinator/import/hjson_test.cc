@@ -46,6 +46,7 @@ TEST(HjsonTest, KeysAndStringsNeedNoQuotes) {
   EXPECT_EQ(Read("{a: cpu\n b: hello world # and this\n c: '1\\'2'}"),
             R"({"a":"cpu","b":"hello world # and this","c":"1'2"})");
   EXPECT_EQ(Read("a: 1\nb: true # yes\nc: 1 2\nd: 007"), R"({"a":1,"b":true,"c":"1 2","d":"007"})");
+  EXPECT_EQ(Read("a: 1e308\nb: 1e400 of them"), R"({"a":1e+308,"b":"1e400 of them"})");
 }
 
 TEST(HjsonTest, TextOfSeveralLinesLosesItsIndentation) {
@@ -66,6 +67,9 @@ TEST(HjsonTest, WhatIsNoneIsRefusedWithLineAndColumn) {
   EXPECT_THAT(Error("{ /* "), HasSubstr("*/"));
   EXPECT_THAT(Error("{a: '''x"), HasSubstr("'''"));
   EXPECT_THAT(Error("{\"a\": 1, a: 2}"), HasSubstr("a: got the key twice"));
+  for (const char* text : {"{a: 1e400}", "{\"a\": -1e999\n b: 1}", "[1, 1e400, 2]"}) {
+    EXPECT_THAT(Error(text), HasSubstr("must be a number that fits into 64 bits")) << text;
+  }
   EXPECT_THAT(Error(std::string(100000, '[')), HasSubstr("nested at most"));
 }
 

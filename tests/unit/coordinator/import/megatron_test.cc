@@ -189,16 +189,38 @@ TEST(MegatronModelTest, WhatNoFamilyIsIsRefusedByFlag) {
       Refusal("--position-embedding-type rope --rotary-base 500000"),
       AllOf(HasSubstr("LayerNorm, GELU and rotary positions"), HasSubstr("import with --model")));
   const std::string llama = kLlamaFlags;
-  for (const char* flags :
-       {"--rotary-percent 0.5", "--rotary-interleaved", "--no-rope-freq 4",
-        "--softmax-type off-by-one", "--multi-latent-attention", "--num-experts 8",
-        "--apply-residual-connection-post-layernorm", "--squared-relu", "--quick-geglu",
-        "--position-embedding-type none", "--position-embedding-type mrope",
-        "--window-attn-skip-freq 2", "--spec local my_spec", "--retro-add-retriever",
-        "--hybrid-override-pattern M-M*-", "--window-size nonsense"}) {
+  for (const char* flags : {"--rotary-percent 0.5",
+                            "--rotary-interleaved",
+                            "--no-rope-freq 4",
+                            "--softmax-type off-by-one",
+                            "--multi-latent-attention",
+                            "--num-experts 8",
+                            "--apply-residual-connection-post-layernorm",
+                            "--squared-relu",
+                            "--quick-geglu",
+                            "--position-embedding-type none",
+                            "--position-embedding-type mrope",
+                            "--window-attn-skip-freq 2",
+                            "--spec local my_spec",
+                            "--retro-add-retriever",
+                            "--hybrid-override-pattern M-M*-",
+                            "--window-size nonsense",
+                            "--hybrid-layer-pattern M-M*-",
+                            "--experimental-attention-variant gated_delta_net",
+                            "--linear-attention-type gated_delta_net",
+                            "--linear-attention-freq 4",
+                            "--attention-output-gate",
+                            "--head-wise-attn-gate",
+                            "--qk-clip",
+                            "--rotary-base-per-layer 10000 500000",
+                            "--rope-type yarn",
+                            "--enable-hyper-connections",
+                            "--use-mup",
+                            "--decoder-num-layers 4"}) {
     const std::string word(flags);
     EXPECT_THAT(Refusal(llama + word), HasSubstr(word.substr(0, word.find(' ')))) << word;
   }
+  EXPECT_EQ(Model(llama + "--rope-type rope")["model_type"], "llama");
   EXPECT_THAT(Refusal("--normalization RMSNorm"), HasSubstr("RMSNorm, GELU and learned"));
   EXPECT_THAT(Refusal("--swiglu"), HasSubstr("LayerNorm, SwiGLU and learned"));
   EXPECT_THAT(Refusal("--no-position-embedding"), HasSubstr("never none"));
