@@ -112,7 +112,7 @@ absl::Status Decoder::AddStrip(const Json& json, Remarks* remarks) {
 
 absl::Status Decoder::AddMetaspace(const Json& json, Remarks* remarks) {
   ASSIGN_OR_RETURN(const MetaspaceKeys keys, ReadMetaspaceKeys(json, "decoder Metaspace", remarks));
-  const bool has_prefix = keys.Scheme() != "never";
+  const bool has_prefix = keys.scheme != "never";
   const auto space = std::make_shared<const Splitter>(Splitter::Literal(keys.replacement));
   steps_.push_back([space, has_prefix](std::vector<std::string>* tokens) {
     for (size_t i = 0; i < tokens->size(); ++i) {

@@ -48,15 +48,7 @@ absl::Status PreTokenizer::AddMetaspace(const Json& json, Remarks* remarks) {
   constexpr char kWhere[] = "pre_tokenizer Metaspace";
   ASSIGN_OR_RETURN(const MetaspaceKeys keys, ReadMetaspaceKeys(json, kWhere, remarks));
   ASSIGN_OR_RETURN(const bool split, BoolMember(json, "split", true, kWhere));
-  if ((keys.Scheme() != "never") != keys.add_prefix_space &&
-      !Member(json, "add_prefix_space").is_null()) {
-    return Unsupported("pre_tokenizer Metaspace.add_prefix_space",
-                       keys.add_prefix_space ? "true" : "false",
-                       absl::StrCat("what prepend_scheme \"", keys.Scheme(), "\" says"));
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<PreTokenizerStep> step,
-                   MakeMetaspaceStep(keys.replacement, keys.Scheme()));
-  steps_.push_back(std::move(step));
+  steps_.push_back(MakeMetaspaceStep(keys.replacement, keys.scheme));
   if (!split) return absl::OkStatus();
   return AddSplitter(Splitter::Literal(keys.replacement), "MergedWithNext");
 }

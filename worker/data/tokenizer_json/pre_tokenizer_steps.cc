@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
-#include "worker/data/characters.h"
 
 namespace terrace::tokenizer_json {
 namespace {
@@ -138,18 +137,13 @@ absl::StatusOr<std::unique_ptr<PreTokenizerStep>> MakeSplitStep(Splitter splitte
                      "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
 }
 
-absl::StatusOr<std::unique_ptr<PreTokenizerStep>> MakeMetaspaceStep(std::string replacement,
-                                                                    std::string_view scheme) {
-  if (replacement.empty() || CharacterBytes(replacement) != replacement.size()) {
-    return Unsupported("pre_tokenizer Metaspace.replacement", replacement, "one character");
-  }
+std::unique_ptr<PreTokenizerStep> MakeMetaspaceStep(std::string replacement,
+                                                    std::string_view scheme) {
   using Scheme = MetaspaceStep::Scheme;
-  for (const auto& [name, value] : {std::pair("always", Scheme::kAlways),
-                                    {"first", Scheme::kFirst},
-                                    {"never", Scheme::kNever}}) {
-    if (name == scheme) return std::make_unique<MetaspaceStep>(std::move(replacement), value);
-  }
-  return Unsupported("pre_tokenizer Metaspace.prepend_scheme", scheme, "always, first or never");
+  const Scheme value = scheme == "never"   ? Scheme::kNever
+                       : scheme == "first" ? Scheme::kFirst
+                                           : Scheme::kAlways;
+  return std::make_unique<MetaspaceStep>(std::move(replacement), value);
 }
 
 std::unique_ptr<PreTokenizerStep> MakePrefixSpaceStep() {

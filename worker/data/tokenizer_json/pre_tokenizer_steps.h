@@ -26,7 +26,7 @@ std::unique_ptr<PreTokenizerStep> MakePrefixSpaceStep();
 
 // Writes spaces as `replacement` and puts one in front of a piece that begins with none: "always",
 // "first" (only where the whole text begins) or "never".
-absl::StatusOr<std::unique_ptr<PreTokenizerStep>> MakeMetaspaceStep(std::string replacement,
-                                                                    std::string_view scheme);
+std::unique_ptr<PreTokenizerStep> MakeMetaspaceStep(std::string replacement,
+                                                    std::string_view scheme);
 
 }  // namespace terrace::tokenizer_json

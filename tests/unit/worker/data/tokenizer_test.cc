@@ -126,9 +126,6 @@ TEST_F(RefusalTest, NamesWhatCannotBeDoneExactly) {
        {{"type", "BertNormalizer"}},
        "normalizer is BertNormalizer, must be null, NFC"},
       {"/pre_tokenizer", {{"type", "UnicodeScripts"}}, "pre_tokenizer is UnicodeScripts"},
-      {"/pre_tokenizer",
-       {{"type", "Metaspace"}, {"prepend_scheme", "last"}},
-       "prepend_scheme is last, must be always, first or never"},
       {"/decoder", {{"type", "CTC"}}, "decoder is CTC, must be null, ByteLevel"},
       {"/normalizer", {{"type", "Replace"}, {"pattern", 1}}, "Replace.pattern is something else"},
       {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(?<=a)b", "cannot be used"},
@@ -153,6 +150,48 @@ TEST_F(RefusalTest, NamesWhatCannotBeDoneExactly) {
     definition_ = ReadJson("qwen.json");
     definition_[Json::json_pointer(item.pointer)] = item.value;
     EXPECT_THAT(Load(), HasSubstr(item.message)) << item.pointer;
+  }
+}
+
+// What tokenizers 0.23 refuses and what it loads, as pre-tokenizer and as decoder.
+TEST_F(RefusalTest, MetaspaceAsTheLibraryReadsIt) {
+  struct Case {
+    const char* keys;
+    const char* message;  // "": it loads
+  };
+  const Case cases[] = {
+      {R"({})", ".replacement is not there, must be one character"},
+      {R"({"replacement":null})", ".replacement is not there, must be one character"},
+      {R"({"replacement":""})", ".replacement is empty, must be one character"},
+      {R"({"replacement":"ab"})", ".replacement is ab, must be one character"},
+      {R"({"replacement":"_"})", ""},
+      {R"({"replacement":"_","prepend_scheme":null})", ".prepend_scheme is null, must be always"},
+      {R"({"replacement":"_","prepend_scheme":"last"})", ".prepend_scheme is last, must be always"},
+      {R"({"replacement":"_","add_prefix_space":null})", ""},
+      {R"({"replacement":"_","add_prefix_space":true})", ""},
+      {R"({"replacement":"_","add_prefix_space":false})",
+       ".add_prefix_space is false, must be true or left out where prepend_scheme is left out"},
+      {R"({"replacement":"_","add_prefix_space":false,"prepend_scheme":"first"})",
+       "where prepend_scheme is first"},
+      {R"({"replacement":"_","add_prefix_space":false,"prepend_scheme":"never"})", ""},
+      {R"({"replacement":"_","add_prefix_space":true,"prepend_scheme":"never"})", ""},
+      {R"({"replacement":"_","add_prefix_space":"x"})", "must be true or false"},
+  };
+  for (const Case& item : cases) {
+    Json keys = Json::parse(item.keys);
+    keys["type"] = "Metaspace";
+    for (const std::string where : {"pre_tokenizer", "decoder"}) {
+      definition_ = ReadJson("qwen.json");
+      definition_[where] = keys;
+      const std::string message = Load();
+      if (*item.message == '\0') {
+        EXPECT_EQ(message, "") << where << " " << item.keys;
+      } else {
+        EXPECT_THAT(message,
+                    HasSubstr(where + " Metaspace" + (*item.message == '.' ? item.message : "")));
+        EXPECT_THAT(message, HasSubstr(item.message)) << where << " " << item.keys;
+      }
+    }
   }
 }
 
