@@ -19,7 +19,6 @@
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
-#include "coordinator/prepare/search_choice.h"
 #include "kernels/tensor_view.h"
 #include "proto/peak_flops.h"
 #include "proto/program/program_hash.h"
@@ -301,11 +300,9 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
   plan.set_fits(chosen.fits);
   *plan.mutable_binding() = ReportBinding(chosen, LimitsOf(spec), budget.device_memory_bytes);
   const WhyNot why_not(spec, budget, chosen);
-  for (const Evaluated& other : others) {
-    v1::Alternative* alternative = plan.add_alternatives();
-    *alternative = ReportAlternative(why_not, other);
-    alternative->set_pareto(IsPareto(other, others) && !(chosen.fits && Better(chosen, other)));
-  }
+  for (const Evaluated& other : others)
+    *plan.add_alternatives() = ReportAlternative(why_not, other);
+  MarkFront(&plan);
   return plan;
 }
 
@@ -328,10 +325,10 @@ void ReportSearch(const Searched& searched, size_t compiled, v1::Plan* plan) {
     alternative->set_nvme_bytes(other.memory.nvme_bytes);
     alternative->set_step_seconds(other.seconds);
     alternative->set_fits(true);
-    alternative->set_pareto(true);
     alternative->set_note(SmallerByClosedForm(plan->time().step_seconds(), other.seconds, largest,
                                               alternative->device_bytes()));
   }
+  MarkFront(plan);
 }
 
 }  // namespace terrace

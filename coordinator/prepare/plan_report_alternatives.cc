@@ -5,7 +5,9 @@
 #include <array>
 #include <cmath>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text/number_format.h"
@@ -138,6 +140,30 @@ std::string WhyNot::NotFaster(const Evaluated& other, double seconds) const {
                                    "that a job that runs again gets the same"
                                  : ", which is within the error of a prediction: a plain layout is "
                                    "kept");
+}
+
+void MarkFront(v1::Plan* plan) {
+  struct Point {
+    double seconds = 0;
+    int64_t bytes = 0;
+  };
+  std::vector<Point> fitting;
+  if (plan->fits()) {
+    int64_t bytes = 0;
+    for (const v1::StageMemory& memory : plan->memory()) {
+      if (memory.tier() == v1::DEVICE)
+        bytes = std::max(bytes, memory.arena_bytes() + memory.external_bytes());
+    }
+    fitting.push_back({plan->time().step_seconds(), bytes});
+  }
+  for (const v1::Alternative& one : plan->alternatives()) {
+    if (one.fits()) fitting.push_back({one.step_seconds(), one.device_bytes()});
+  }
+  for (v1::Alternative& one : *plan->mutable_alternatives()) {
+    one.set_pareto(one.fits() && absl::c_none_of(fitting, [&](const Point& other) {
+                     return other.seconds < one.step_seconds() && other.bytes < one.device_bytes();
+                   }));
+  }
 }
 
 std::string SmallerByClosedForm(double chosen_seconds, double seconds, int64_t chosen_bytes,

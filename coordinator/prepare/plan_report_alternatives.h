@@ -47,6 +47,10 @@ class WhyNot {
   const StepParts chosen_parts_;
 };
 
+// Says of each alternative whether nothing that fits is both faster and smaller, be it compiled or
+// known by closed form.
+void MarkFront(v1::Plan* plan);
+
 // Of a layout that was only compared by closed form and takes less memory.
 std::string SmallerByClosedForm(double chosen_seconds, double seconds, int64_t chosen_bytes,
                                 int64_t bytes);

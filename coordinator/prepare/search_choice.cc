@@ -93,14 +93,4 @@ std::vector<Proposal> SmallerOnes(const std::vector<Proposal>& proposals, const 
   return smaller;
 }
 
-bool Better(const Evaluated& one, const Evaluated& than) {
-  return one.device_bytes < than.device_bytes && SecondsOf(one) < SecondsOf(than);
-}
-
-bool IsPareto(const Evaluated& one, const std::vector<Evaluated>& evaluated) {
-  return one.fits && std::none_of(evaluated.begin(), evaluated.end(), [&](const Evaluated& other) {
-           return other.fits && Better(other, one);
-         });
-}
-
 }  // namespace terrace

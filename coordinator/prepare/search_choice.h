@@ -38,9 +38,4 @@ size_t NearestToFit(const v1::JobSpec& spec, const Budget& budget,
 // The front by closed form, below what was chosen.
 std::vector<Proposal> SmallerOnes(const std::vector<Proposal>& proposals, const Evaluated& chosen);
 
-// Both faster and smaller.
-bool Better(const Evaluated& one, const Evaluated& than);
-// Nothing that fits is better.
-bool IsPareto(const Evaluated& one, const std::vector<Evaluated>& evaluated);
-
 }  // namespace terrace

@@ -8,6 +8,7 @@
 #include <numbers>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -224,7 +225,6 @@ std::vector<Candidate> CandidatesOf(const v1::Plan& plan) {
   Candidate chosen{.layout = LayoutText(plan.layout()),
                    .step_seconds = plan.time().step_seconds(),
                    .fits = plan.fits(),
-                   .pareto = plan.fits(),
                    .compiled = true,
                    .note = plan.fits() ? "chosen" : "nearest to fit"};
   for (const v1::StageMemory& memory : plan.memory()) {
@@ -233,6 +233,10 @@ std::vector<Candidate> CandidatesOf(const v1::Plan& plan) {
                                                 : chosen.device_bytes;
     most = std::max(most, memory.arena_bytes() + memory.external_bytes());
   }
+  chosen.pareto = plan.fits() && absl::c_none_of(candidates, [&chosen](const Candidate& other) {
+                    return other.fits && other.step_seconds < chosen.step_seconds &&
+                           other.device_bytes < chosen.device_bytes;
+                  });
   candidates.insert(candidates.begin(), std::move(chosen));
   return candidates;
 }

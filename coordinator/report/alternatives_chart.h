@@ -1,6 +1,6 @@
 // The layouts that were compared as points: device memory against the time of a step. The chosen
-// one is filled; those than which nothing is both faster and smaller are joined by a line; those
-// that do not fit are crosses. Numbers are those of the list beside the picture.
+// one is black; those than which nothing that fits is both faster and smaller are blue and joined
+// by a line; those that do not fit are crosses. Numbers are those of the list beside the picture.
 //
 // Pure and thread-safe.
 //

@@ -261,8 +261,8 @@ std::string AlternativesSection(const v1::Plan& plan) {
                absl::StrCat("<b>", EscapeXml(layout), "</b><br/>", EscapeXml(one.note))});
   }
   return absl::StrCat("<section><h2>", plan.fits() ? "Alternatives" : "What would fit",
-                      "</h2>\n<p>Filled: nothing that fits is both faster and smaller. "
-                      "Crosses do not fit.</p>\n",
+                      "</h2>\n<p>Black: the chosen one. Blue: nothing that fits is both faster "
+                      "and smaller. Crosses do not fit.</p>\n",
                       Wide(SvgElement(AlternativesChart(candidates, DeviceLimit(plan)),
                                       "Device memory against the time of a step")),
                       Wide(table.Finish()), "</section>\n");

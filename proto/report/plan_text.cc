@@ -146,9 +146,7 @@ void PrintTime(const v1::Plan& plan, std::string* out) {
 // Each with its numbers, what differs, and why it was not chosen; beside a plan that does not fit,
 // the changes that would.
 void PrintAlternatives(const v1::Plan& plan, std::string* out) {
-  const auto shown = [](const v1::Alternative& other) {
-    return other.compiled() || !other.pareto();
-  };
+  const auto shown = [](const v1::Alternative& other) { return other.compiled(); };
   if (std::none_of(plan.alternatives().begin(), plan.alternatives().end(), shown)) return;
   absl::StrAppend(out, plan.fits() ? "\nalternatives, and why not" : "\nwhat would fit");
   if (plan.search().candidates() > 0) {

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "base/text/number_format.h"
@@ -52,6 +54,45 @@ Evaluated EvaluatedAs(const std::function<void(v1::LayoutSpec*)>& change, const 
   auto evaluated = Evaluate(spec, *model, budget, prepared->plan.layout());
   EXPECT_TRUE(evaluated.ok()) << evaluated.status();
   return *std::move(evaluated);
+}
+
+// Of a plan with the chosen one at 10 s and 100 bytes; nothing more of a plan is read.
+v1::Plan PlanWith(std::initializer_list<v1::Alternative> alternatives) {
+  v1::Plan plan;
+  plan.set_fits(true);
+  plan.mutable_time()->set_step_seconds(10);
+  v1::StageMemory* memory = plan.add_memory();
+  memory->set_tier(v1::DEVICE);
+  memory->set_arena_bytes(90);
+  memory->set_external_bytes(10);
+  for (const v1::Alternative& one : alternatives) *plan.add_alternatives() = one;
+  return plan;
+}
+v1::Alternative Other(double seconds, int64_t bytes, bool fits, bool compiled) {
+  v1::Alternative one;
+  one.set_step_seconds(seconds);
+  one.set_device_bytes(bytes);
+  one.set_fits(fits);
+  one.set_compiled(compiled);
+  return one;
+}
+
+TEST(MarkFrontTest, NothingThatFitsIsFasterAndSmallerBeItCompiledOrNot) {
+  v1::Plan plan = PlanWith({
+      Other(11, 110, true, true),  // the chosen one is both
+      Other(12, 60, true, true),   // the next is both, though known by closed form only
+      Other(11.5, 50, true, false), Other(13, 40, true, false),
+      Other(8, 120, true, true),  // faster and larger
+      Other(1, 1, false, true),   // better than all, if it did fit
+  });
+  MarkFront(&plan);
+  std::vector<bool> front;
+  for (const v1::Alternative& one : plan.alternatives()) front.push_back(one.pareto());
+  EXPECT_EQ(front, std::vector<bool>({false, false, true, true, true, false}));
+  plan.set_fits(false);  // then the first has nothing above it but what is faster and smaller
+  plan.mutable_alternatives()->DeleteSubrange(1, 4);
+  MarkFront(&plan);
+  EXPECT_TRUE(plan.alternatives(0).pareto());
 }
 
 double Sum(const StepParts& parts) {

@@ -68,6 +68,21 @@ std::vector<Candidate> Close(int count, double spread, std::mt19937_64* random) 
   return candidates;
 }
 
+TEST(AlternativesChartTest, TheChosenOneIsOnTheFrontUnlessOneThatFitsIsFasterAndSmaller) {
+  v1::Plan plan;
+  plan.set_fits(true);
+  plan.mutable_time()->set_step_seconds(10);
+  plan.add_memory()->set_arena_bytes(100);
+  v1::Alternative* other = plan.add_alternatives();
+  other->set_step_seconds(9);
+  other->set_device_bytes(90);
+  EXPECT_TRUE(CandidatesOf(plan)[0].pareto) << "the other does not fit";
+  other->set_fits(true);
+  EXPECT_FALSE(CandidatesOf(plan)[0].pareto);
+  other->set_device_bytes(101);
+  EXPECT_TRUE(CandidatesOf(plan)[0].pareto);
+}
+
 TEST(AlternativesChartTest, LabelsOfClosePointsDoNotCoverEachOtherAndNoneIsMissing) {
   std::mt19937_64 random(1);
   for (const double spread : {0.0, 1e-6, 0.01, 0.2, 2.0}) {

@@ -136,8 +136,8 @@ TEST(PlanTextTest, EachAlternativeSaysWhatDiffersAndWhyItIsNotChosen) {
   other->set_device_bytes(5 << 20);
   other->set_host_bytes(6 << 20);
   other->set_note("does not fit: stage 0 needs 9.0 MiB of 8.0 MiB on the device, 1.0 MiB too much");
-  *plan.add_alternatives() = *other;
-  plan.mutable_alternatives(1)->set_pareto(true);  // by closed form: only in the JSON
+  *plan.add_alternatives() = *other;  // by closed form: only in the JSON
+  plan.mutable_alternatives(0)->set_compiled(true);
   EXPECT_THAT(PlanText(plan),
               HasSubstr("alternatives, and why not (12,345 layouts compared, 4 compiled)\n"
                         "  1  20 ms a step, device 5.0 MiB, host 6.0 MiB\n"
@@ -261,9 +261,9 @@ TEST(PlanTextTest, TheLayoutNamesWhatIsNotAsUsual) {
   layout->set_reduce_format("bf16");
   v1::Alternative* other = plan.add_alternatives();
   *other->mutable_layout() = plan.layout();
-  other = plan.add_alternatives();
-  *other->mutable_layout() = plan.layout();
-  other->mutable_layout()->set_zero_stage(1);
+  other->set_compiled(true);
+  *plan.add_alternatives() = *other;
+  plan.mutable_alternatives(1)->mutable_layout()->set_zero_stage(1);
   EXPECT_EQ(LayoutText(*layout),
             "dp 8, tp 2 + sequence, pp 4 (interleaved, 2 chunks a stage, layers "
             "1, 2), cp 2 (ulysses), zero 3 (shards over 4 ranks, whole below "
