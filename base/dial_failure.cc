@@ -20,6 +20,9 @@ constexpr char kSpeaksHttp[] =
     "address "
     "of its --listen with --coordinator";
 
+constexpr char kOther[] =
+    "something else listens there: name the address of a coordinator's --listen with --coordinator";
+
 struct Cause {
   std::string_view seen;  // part of gRPC's message
   bool tls;               // dialed with it
@@ -40,6 +43,8 @@ constexpr std::array kCauses = {
         "its certificate is for another name: name it with --coordinator as the certificate does"},
     Cause{"http1.x server", false, kSpeaksHttp},
     Cause{"http1.x server", true, kSpeaksHttp},
+    Cause{"Failed parsing HTTP/2", false, kOther},
+    Cause{"Failed parsing HTTP/2", true, kOther},
     Cause{"Socket closed", false,
           "it closed the connection, as one does that wants TLS: give --tls-ca, --tls-cert and "
           "--tls-key"},

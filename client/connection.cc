@@ -32,7 +32,10 @@ namespace {
 constexpr auto kAnswerTimeout = std::chrono::seconds(10);
 // A call that plans may take this long; pings show meanwhile that the coordinator lives.
 constexpr auto kPlanTimeout = std::chrono::minutes(10);
-constexpr int kConnectTimeoutMs = 8'000;     // less than kAnswerTimeout: its error says more
+constexpr int kConnectTimeoutMs = 8'000;  // less than kAnswerTimeout: its error says more
+// Between tries to connect: whoever follows a job goes on soon after the coordinator is back.
+constexpr int kFirstBackoffMs = 200;
+constexpr int kBackoffMsMax = 1'000;
 constexpr int kPingMs = 10'000;              // the coordinator allows one every 5 s
 constexpr int kMaxMessageBytes = 256 << 20;  // explain returns whole programs
 // An error travels in the trailers, three bytes for each that is not plain ASCII (base/utf8.h).
@@ -287,6 +290,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const GlobalOptions
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxErrorBytes);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMsMax);
   // A host that is gone, or a process that is stopped, ends a stream that waits for events.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs);

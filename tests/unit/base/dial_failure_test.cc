@@ -25,6 +25,8 @@ TEST(DialFailureTest, SaysWhatTheTwoSidesDisagreeAbout) {
   for (const Dialed dialed : {Dialed::kPlain, Dialed::kTls}) {
     EXPECT_THAT(ExplainDialFailure("Trying to connect an http1.x server", dialed),
                 HasSubstr("--metrics-listen and --web-listen: name the address of its --listen"));
+    EXPECT_THAT(ExplainDialFailure("Failed parsing HTTP/2", dialed),
+                HasSubstr("something else listens there"));
   }
 }
 
