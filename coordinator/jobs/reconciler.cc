@@ -30,9 +30,8 @@ absl::Status Reconciler::Load() {
     }
     ASSIGN_OR_RETURN(const int64_t sequence, store_.LastSequence(job.id()));
     const std::string id = job.id();
-    ASSIGN_OR_RETURN(const int64_t furthest, FurthestStep(job, sequence));
-    Entry& entry =
-        jobs_[id] = {.job = std::move(job), .last_sequence = sequence, .furthest_step = furthest};
+    ASSIGN_OR_RETURN(const GangSteps done, GangStepsOf(job, sequence));
+    Entry& entry = jobs_[id] = {.job = std::move(job), .last_sequence = sequence, .done = done};
     LoadHistory(entry);
   }
   ASSIGN_OR_RETURN(const std::vector<LearnedMemory> learned, store_.Learned());

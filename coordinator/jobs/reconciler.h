@@ -27,13 +27,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "coordinator/hardware/budget.h"
 #include "coordinator/jobs/cluster.h"
 #include "coordinator/jobs/control_stats.h"
 #include "coordinator/jobs/history.h"
 #include "coordinator/jobs/job_row.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/rendezvous.h"
-#include "coordinator/hardware/budget.h"
 #include "coordinator/store/store.h"
 #include "proto/v1/drain.pb.h"
 
@@ -161,6 +161,12 @@ class Reconciler {
   void Close() { closed_ = true; }
 
  private:
+  // What a job's gangs have done: the furthest step of all, and the epoch of the last one that
+  // ended a step, whichever coordinator heard of it.
+  struct GangSteps {
+    int64_t furthest = 0;
+    int64_t epoch = 0;
+  };
   struct Entry {
     v1::Job job;
     int64_t last_sequence = 0;
@@ -177,8 +183,8 @@ class Reconciler {
     int reports_off_plan = 0;  // one after the other, with new steps
     bool off_plan_told = false;
     int64_t progress_written_ns = 0;
-    // Of all its gangs; and what evaluations and checkpoints took since progress was last counted.
-    int64_t furthest_step = 0;
+    GangSteps done;
+    // What evaluations and checkpoints took since progress was last counted.
     // The epoch of the gang that trains, and when this coordinator first heard of one of its steps.
     int64_t training_epoch = 0;
     int64_t training_since_unix_ms = 0;
@@ -233,7 +239,7 @@ class Reconciler {
   absl::Status Commit(const Transaction& transaction);  // to the store, and counts its time
   void CountTransition(const v1::Job& before, const v1::Job& after);
   void CountFirstSteps(const v1::Job& before, const v1::Job& after);
-  absl::StatusOr<int64_t> FurthestStep(const v1::Job& job, int64_t last_sequence) const;
+  absl::StatusOr<GangSteps> GangStepsOf(const v1::Job& job, int64_t last_sequence) const;
 
   std::vector<RankView> Views(const v1::Job& job) const;
   void ObserveJobs();

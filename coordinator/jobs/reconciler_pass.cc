@@ -112,15 +112,16 @@ Progressed Reconciler::Told(const v1::Progress& progress, Entry* entry) {
   const bool counts = step || progress.eval_step() > known.eval_step() ||
                       progress.checkpoint_step() > known.checkpoint_step();
   if (!counts || entry->job.state() != v1::RUNNING) return {.progress = progress};
-  const bool new_gang = entry->training_epoch != entry->job.epoch();
+  const bool new_gang = entry->done.epoch != entry->job.epoch();
   const int64_t from = new_gang ? std::min(known.step(), known.checkpoint_step()) : known.step();
-  const int64_t again = std::min(entry->furthest_step, progress.step()) - from;
-  if (step) entry->repeats = progress.step() <= entry->furthest_step;
+  const int64_t again = std::min(entry->done.furthest, progress.step()) - from;
+  if (step) entry->repeats = progress.step() <= entry->done.furthest;
   // One report may tell of many steps, and only of the last that it is new.
   const double share = step ? static_cast<double>(std::max<int64_t>(0, again)) /
                                   static_cast<double>(progress.step() - from)
                             : static_cast<double>(entry->repeats);
-  entry->furthest_step = std::max(entry->furthest_step, progress.step());
+  entry->done.furthest = std::max(entry->done.furthest, progress.step());
+  if (step) entry->done.epoch = entry->job.epoch();
   return {.progress = progress,
           .repeated_share = share,
           .evaluating_seconds = std::exchange(entry->evaluating_seconds, 0),

@@ -125,14 +125,20 @@ void Reconciler::CountFirstSteps(const v1::Job& before, const v1::Job& after) {
 }
 
 // Steps that its gangs have done: the next gang may be about to do some of them again.
-absl::StatusOr<int64_t> Reconciler::FurthestStep(const v1::Job& job, int64_t last_sequence) const {
-  int64_t furthest = job.progress().step();
-  if (job.epoch() <= 1) return furthest;
+absl::StatusOr<Reconciler::GangSteps> Reconciler::GangStepsOf(const v1::Job& job,
+                                                              int64_t last_sequence) const {
+  GangSteps done = {.furthest = job.progress().step(), .epoch = job.epoch()};
+  if (job.epoch() <= 1) return done;
+  done.epoch = 0;
   ASSIGN_OR_RETURN(
       const std::vector<v1::JobEvent> events,
       store_.Events(job.id(), std::max<int64_t>(0, last_sequence - kEventsRead), kEventsRead));
-  for (const v1::JobEvent& event : events) furthest = std::max(furthest, event.step().step());
-  return furthest;
+  for (const v1::JobEvent& event : events) {
+    if (!event.has_step()) continue;
+    done.furthest = std::max(done.furthest, event.step().step());
+    done.epoch = event.epoch();
+  }
+  return done;
 }
 
 }  // namespace terrace

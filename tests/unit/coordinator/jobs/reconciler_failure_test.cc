@@ -378,5 +378,51 @@ TEST_F(ReconcilerTest, StepsThatALostGangHadDoneAreRepeatedAlsoForTheNextCoordin
   EXPECT_GT(JobNow(id).last_restarts(0).recovery_seconds(), 0);
 }
 
+// The ranks train on while no coordinator is there: nothing is done twice.
+TEST_F(ReconcilerTest, StepsThatTheSameGangGoesOnWithAreNotRepeatedForTheNextCoordinator) {
+  FakeWorker& w0 = AddWorker("w0", 1);
+  const std::string id = RunningJob(Spec("a"));
+  const auto step_to = [&](int64_t step) {
+    clock_.AdvanceMillis(1000);
+    v1::WorkerMessage told;
+    v1::JobEvent* event = told.add_events();
+    event->set_job(id);
+    event->set_epoch(JobNow(id).epoch());
+    event->mutable_step()->set_step(step);
+    Say(w0, told);
+    RankOf("w0", id, 0).mutable_progress()->set_step(step);
+    Settle();
+  };
+  const auto repeated = [&] {
+    const SpentUntil spent = TimeSpentUntil(JobNow(id), clock_.UnixMillis());
+    const auto at = std::find(kSpentCauses.begin(), kSpentCauses.end(), "repeated");
+    return spent.seconds[static_cast<size_t>(at - kSpentCauses.begin())];
+  };
+  const auto next_coordinator = [&] {
+    clock_.AdvanceMillis(10'000);  // what is known of the last step is written
+    Settle();
+    StartCoordinator();
+    Connect(w0);
+    Settle();
+    ASSERT_EQ(JobNow(id).state(), v1::RUNNING);
+  };
+  step_to(90);
+  next_coordinator();
+  step_to(100);
+  EXPECT_DOUBLE_EQ(repeated(), 0);
+  RankOf("w0", id, 0).set_state(v1::RANK_FAILED);  // it begins again without a checkpoint
+  Settle();
+  Ready(id);
+  ASSERT_EQ(JobNow(id).epoch(), 2);
+  step_to(40);
+  const double again = repeated();
+  EXPECT_GT(again, 0);
+  next_coordinator();
+  step_to(100);
+  EXPECT_DOUBLE_EQ(repeated(), again + 11) << "of the second gang, from step 40 on";
+  step_to(101);
+  EXPECT_DOUBLE_EQ(repeated(), again + 11);
+}
+
 }  // namespace
 }  // namespace terrace
