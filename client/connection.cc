@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -36,6 +37,7 @@ constexpr int kConnectTimeoutMs = 8'000;  // less than kAnswerTimeout: its error
 // Between tries to connect: whoever follows a job goes on soon after the coordinator is back.
 constexpr int kFirstBackoffMs = 200;
 constexpr int kBackoffMsMax = 1'000;
+constexpr auto kRetryPause = std::chrono::seconds(1);
 constexpr int kPingMs = 10'000;              // the coordinator allows one every 5 s
 constexpr int kMaxMessageBytes = 256 << 20;  // explain returns whole programs
 // An error travels in the trailers, three bytes for each that is not plain ASCII (base/utf8.h).
@@ -87,7 +89,8 @@ class GrpcConnection final : public Connection {
         drains_(v1::DrainService::NewStub(channel)),
         holds_(v1::HoldService::NewStub(channel)),
         stub_(v1::JobService::NewStub(channel)),
-        evaluations_(v1::EvaluationService::NewStub(std::move(channel))) {}
+        evaluations_(v1::EvaluationService::NewStub(channel)),
+        channel_(std::move(channel)) {}
 
   absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold) override {
     const Waiting waiting("planning");
@@ -204,6 +207,15 @@ class GrpcConnection final : public Connection {
     while (stream->Read(&chunk)) visit(chunk);
     return FromGrpc(stream->Finish(), "Logs");
   }
+  // While no call waits gRPC looks only every 5 s whether its tries to connect have come to an end.
+  void PauseBeforeRetry() override {
+    const auto until = std::chrono::system_clock::now() + kRetryPause;
+    if (channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY) {
+      std::this_thread::sleep_until(until);
+    } else {
+      channel_->WaitForConnected(until);
+    }
+  }
 
  private:
   template <typename Service, typename... Arguments>
@@ -280,6 +292,7 @@ class GrpcConnection final : public Connection {
   const std::unique_ptr<v1::HoldService::Stub> holds_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
   const std::unique_ptr<v1::EvaluationService::Stub> evaluations_;
+  const std::shared_ptr<grpc::Channel> channel_;
 };
 
 }  // namespace

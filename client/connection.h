@@ -50,6 +50,9 @@ class Connection {
                              const std::function<bool(const v1::JobEvent&)>& visit) = 0;
   virtual absl::Status Logs(const v1::LogsRequest& request,
                             const std::function<void(const v1::LogsChunk&)>& visit) = 0;
+  // Between two tries to follow something: returns after a second, or as soon as a connection that
+  // was lost stands again.
+  virtual void PauseBeforeRetry() = 0;
 };
 
 }  // namespace terrace

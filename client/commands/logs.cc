@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -19,7 +17,6 @@ namespace terrace {
 namespace {
 
 constexpr int kMaxReconnects = 60;
-constexpr auto kReconnectDelay = std::chrono::seconds(1);
 constexpr size_t kCleanBytesMax = size_t{1} << 30;  // more than a chunk
 
 // A log may hold what libraries and data say. On a terminal that is text and moves no cursor; into
@@ -90,7 +87,7 @@ class Follower {
       if (ended && !printed_ && (read.ok() || absl::IsNotFound(read))) return absl::OkStatus();
       failures = (job.ok() && read.ok()) || printed_ ? 0 : failures + 1;
       if (failures > kMaxReconnects) return job.ok() ? read : job.status();
-      if (!printed_) std::this_thread::sleep_for(kReconnectDelay);
+      if (!printed_) connection_.PauseBeforeRetry();
     }
   }
 

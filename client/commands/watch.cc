@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <chrono>
 #include <cstdio>
-#include <thread>
 
 #include "base/clock.h"
 #include "client/commands/commands.h"
@@ -13,7 +11,6 @@ namespace terrace {
 namespace {
 
 constexpr int kMaxReconnects = 60;
-constexpr auto kReconnectDelay = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -46,7 +43,7 @@ int WatchCommand(const GlobalOptions& global, const WatchOptions& options) {
     // A coordinator that restarts is no reason to stop watching: training goes on without it.
     if (status.code() != absl::StatusCode::kUnavailable || ++reconnects > kMaxReconnects)
       return Fail(global, status);
-    std::this_thread::sleep_for(kReconnectDelay);
+    (*connection)->PauseBeforeRetry();
   }
   display.Finish();
   job = (*connection)->Get(options.job);
