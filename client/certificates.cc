@@ -62,6 +62,13 @@ std::string FirstOf(const std::string& pem) {
   return first == nullptr ? "" : PemOf(*first);
 }
 
+// In whole days: a certificate begins a little before it was made.
+absl::Duration LifetimeOf(const CertificateInfo& info) {
+  const absl::Duration valid = info.end - info.begin;
+  const absl::Duration days = absl::Trunc(valid, absl::Hours(24));
+  return days > absl::ZeroDuration() ? days : valid;
+}
+
 }  // namespace
 
 absl::StatusOr<KeyPair> CertificateFolder::Authority() const {
@@ -130,8 +137,8 @@ absl::StatusOr<CertificateFile> CertificateFolder::Issue(const std::string& role
   return Describe(path);
 }
 
-absl::StatusOr<CertificateFile> CertificateFolder::Rotate(const std::string& file,
-                                                          absl::Duration lifetime) const {
+absl::StatusOr<CertificateFile> CertificateFolder::Rotate(
+    const std::string& file, std::optional<absl::Duration> lifetime) const {
   ASSIGN_OR_RETURN(const KeyPair authority, Authority());
   ASSIGN_OR_RETURN(const UniqueFd lock, LockFile(In(".lock"), kLockMs));
   std::string path = file.find('/') == std::string::npos ? In(file) : file;
@@ -146,8 +153,8 @@ absl::StatusOr<CertificateFile> CertificateFolder::Rotate(const std::string& fil
     return absl::InvalidArgumentError(absl::StrCat(
         path, " is an authority; make the next one with `terrace certs rotate --authority`"));
   }
-  ASSIGN_OR_RETURN(const KeyPair next,
-                   IssueCertificate(authority, before->subject, now_, lifetime));
+  ASSIGN_OR_RETURN(const KeyPair next, IssueCertificate(authority, before->subject, now_,
+                                                        lifetime.value_or(LifetimeOf(*before))));
   RETURN_IF_ERROR(Write(std::filesystem::path(path).parent_path(), path, KeyPathOf(path), next));
   return Describe(path);
 }

@@ -37,7 +37,9 @@ class CertificateFolder {
   absl::StatusOr<CertificateFile> Issue(const std::string& role, const CertificateSubject& subject,
                                         absl::Duration lifetime) const;
   // A new key and certificate that says the same. `file` is a path, or its name in the folder.
-  absl::StatusOr<CertificateFile> Rotate(const std::string& file, absl::Duration lifetime) const;
+  // Without a lifetime it is valid for as many days as the one before.
+  absl::StatusOr<CertificateFile> Rotate(const std::string& file,
+                                         std::optional<absl::Duration> lifetime) const;
   // The next authority: it signs from now on, and those before it stay trusted.
   absl::StatusOr<CertificateFile> RotateAuthority(absl::Duration lifetime) const;
   // Only the authority that signs stays trusted. FAILED_PRECONDITION, with their names, while

@@ -127,7 +127,7 @@ struct CertsOptions {
   std::string name;  // of the authority, or of whom it is issued to
   std::vector<std::string> hosts;
   bool any_name = false;
-  int64_t days = 0;
+  int64_t days = 0;  // 0: of rotate, as many as the certificate before
   // These are options of `certs rotate`.
   std::vector<std::string> files;
   bool all = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,7 +153,8 @@ int Rotate(const GlobalOptions& global, const CertsOptions& options,
   }
   std::vector<CertificateFile> rotated;
   for (const std::string& path : paths) {
-    auto file = folder.Rotate(path, Days(options.days));
+    auto file =
+        folder.Rotate(path, options.days > 0 ? std::optional(Days(options.days)) : std::nullopt);
     if (!file.ok()) return Fail(global, file.status());
     rotated.push_back(*std::move(file));
   }

@@ -399,16 +399,16 @@ class CommandLine {
       certs_.action = action;
       if (action == CertsOptions::kInit && certs_.name.empty()) certs_.name = "Terrace authority";
       const bool is_authority = action == CertsOptions::kInit || certs_.authority;
-      if (certs_.days == 0) certs_.days = is_authority ? kAuthorityDays : kCertificateDays;
+      const bool as_before = action == CertsOptions::kRotate && !is_authority;
+      if (certs_.days == 0 && !as_before)
+        certs_.days = is_authority ? kAuthorityDays : kCertificateDays;
       return CertsCommand(global_, certs_);
     });
     return command;
   }
 
-  void AddDays(CLI::App* command, int64_t otherwise) {
-    command
-        ->add_option("--days", certs_.days,
-                     "How long it is valid; without it " + std::to_string(otherwise))
+  void AddDays(CLI::App* command, const std::string& otherwise) {
+    command->add_option("--days", certs_.days, "How long it is valid; without it " + otherwise)
         ->check(CLI::Range(int64_t{1}, int64_t{36'500}));
   }
 
@@ -418,7 +418,7 @@ class CommandLine {
     certs->require_subcommand(1);
     CLI::App* init = AddCertsAction(certs, "init", "Make an authority", CertsOptions::kInit);
     init->add_option("--name", certs_.name, "Its name; without it \"Terrace authority\"");
-    AddDays(init, kAuthorityDays);
+    AddDays(init, std::to_string(kAuthorityDays));
 
     CLI::App* issue =
         AddCertsAction(certs, "issue", "Make a certificate and its key", CertsOptions::kIssue);
@@ -431,7 +431,7 @@ class CommandLine {
                       "worker by Prometheus; may be given again");
     issue->add_flag("--any-name", certs_.any_name, "Of workers: one that several share")
         ->excludes(name);
-    AddDays(issue, kCertificateDays);
+    AddDays(issue, std::to_string(kCertificateDays));
 
     CLI::App* rotate = AddCertsAction(certs, "rotate", "Make certificates anew, with new keys",
                                       CertsOptions::kRotate);
@@ -448,7 +448,7 @@ class CommandLine {
                                            "Trust only the authority that signs now");
     authority->excludes(all)->excludes(forget);
     forget->excludes(all);
-    AddDays(rotate, kCertificateDays);
+    AddDays(rotate, "as long as the one before, an authority " + std::to_string(kAuthorityDays));
 
     CLI::App* token = certs->add_subcommand(
         "token", "Make a token of a person, who shows it instead of a certificate");

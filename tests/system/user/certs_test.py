@@ -61,7 +61,10 @@ class CertsTest(TerraceTest):
         after, = self.certs("rotate", "worker-node-1", "-o", "json").json()["certificates"]
         self.assertEqual({name: after[name] for name in ("role", "name", "hosts", "issuer")},
                          {name: before[name] for name in ("role", "name", "hosts", "issuer")})
-        self.assertGreater(after["not_after_unix_s"], before["not_after_unix_s"])
+        self.assertGreaterEqual(after["not_after_unix_s"], before["not_after_unix_s"])
+        self.assertTrue(2.9 < (after["not_after_unix_s"] - time.time()) / 86400 <= 3, "as long as before")
+        longer, = self.certs("rotate", "worker-node-1", "--days", 5, "-o", "json").json()["certificates"]
+        self.assertTrue(4.9 < (longer["not_after_unix_s"] - time.time()) / 86400 <= 5, longer)
         self.assertNotEqual((self.dir / "worker-node-1.key").read_text(), key)
 
     def test_the_next_authority_is_trusted_beside_the_old_one_until_that_is_forgotten(self):
