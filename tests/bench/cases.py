@@ -44,6 +44,7 @@ def rows(options):
         with tempfile.TemporaryDirectory(prefix="terrace-case-") as folder:
             case = case_kinds.Case(path, pathlib.Path(folder), options.bin.resolve(), options.pins)
             now, reference, same = kind(case)
+            now = now.replace(f"{path.parent}/", "")
         print(f"{name}: {now} | {reference} | {VERDICTS[same]}", flush=True)
         yield name, before.get(name, ""), now, reference, same
 
