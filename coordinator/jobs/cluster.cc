@@ -2,6 +2,7 @@
 #include "coordinator/jobs/cluster.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -96,7 +97,7 @@ void AddCuda(const v1::Node& node, NodeView* view) {
   const GpuKind gpu = GpuOf(node);
   view->cuda = true;
   view->external_bytes = WhatIfOverheadBytes(gpu);
-  view->profile = RatesOf(gpu, node.profile());
+  view->profile = std::make_shared<v1::HardwareProfile>(RatesOf(gpu, node.profile()));
 }
 
 NodeView ViewOf(const v1::Node& node) {
@@ -104,7 +105,7 @@ NodeView ViewOf(const v1::Node& node) {
                    .devices = node.devices(),
                    .device_memory_bytes = node.device_memory_bytes(),
                    .threads_per_device = std::max<uint32_t>(1, node.threads_per_device()),
-                   .profile = node.profile(),
+                   .profile = std::make_shared<v1::HardwareProfile>(node.profile()),
                    .used = {},
                    .problem = node.problem()};
   if (node.device() == "cuda") AddCuda(node, &view);
@@ -155,9 +156,13 @@ absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t n
   entry.reported = false;
   entry.lost = false;
   entry.heard_ns = now_ns;
+  expiry_ns_ = std::min(expiry_ns_, now_ns + timing_.lost_after_ns);
   entry.node.clear_problem();
   entry.reached_by.clear();
   entry.to_check = !node.data_address().empty();
+  if (entry.to_check) to_check_.insert(node.name());
+  entry.view = ViewOf(entry.node);
+  CountMembers();
   return absl::OkStatus();
 }
 
@@ -172,8 +177,17 @@ std::vector<Cluster::PeerCheck> Cluster::PeerChecks(int64_t now_ns) {
     check.check.set_worker(to.node.name());
     check.check.set_data_address(to.node.data_address());
   };
-  for (auto& [name, entry] : nodes_) {
-    const bool again = !entry.node.problem().empty() && now_ns >= entry.check_again_ns;
+  for (auto next = to_check_.begin(); next != to_check_.end();) {
+    const std::string& name = *next;
+    const auto found = nodes_.find(name);
+    const bool has_problem = found != nodes_.end() && !found->second.node.problem().empty();
+    if (found == nodes_.end() || !(found->second.to_check || has_problem)) {
+      next = to_check_.erase(next);
+      continue;
+    }
+    ++next;
+    Entry& entry = found->second;
+    const bool again = has_problem && now_ns >= entry.check_again_ns;
     if (!can(entry) || !(entry.to_check || again)) continue;
     size_t asked = 0;
     for (const auto& [other, peer] : nodes_) {
@@ -201,11 +215,20 @@ void Cluster::PeerChecked(std::string_view from, const v1::PeerChecked& checked,
   });
   const bool reached = std::any_of(entry.reached_by.begin(), entry.reached_by.end(),
                                    [](const auto& one) { return one.second; });
-  if (reached || checked.error().empty()) return entry.node.clear_problem();
+  if (reached || checked.error().empty()) return SetProblem(entry, "");
   entry.check_again_ns = now_ns + timing_.check_again_ns;
-  entry.node.set_problem(absl::StrCat(
-      "worker ", Absl(from), " cannot reach it for ranks (", checked.error(),
-      "); start it with --data-address and an address or interface that other workers reach"));
+  to_check_.insert(checked.worker());
+  SetProblem(entry,
+             absl::StrCat("worker ", Absl(from), " cannot reach it for ranks (", checked.error(),
+                          "); start it with --data-address and an address or interface that "
+                          "other workers reach"));
+}
+
+void Cluster::SetProblem(Entry& entry, std::string_view problem) {
+  if (entry.node.problem() == problem) return;
+  entry.node.set_problem(std::string(problem));
+  entry.view.problem = std::string(problem);
+  CountMembers();
 }
 
 absl::StatusOr<Cluster::Entry*> Cluster::FindSession(std::string_view name, uint64_t session) {
@@ -219,6 +242,8 @@ absl::Status Cluster::SetProfile(std::string_view name, uint64_t session,
                                  const v1::HardwareProfile& profile) {
   ASSIGN_OR_RETURN(Entry* const entry, FindSession(name, session));
   *entry->node.mutable_profile() = profile;
+  entry->view = ViewOf(entry->node);
+  CountMembers();
   return absl::OkStatus();
 }
 
@@ -232,20 +257,40 @@ absl::Status Cluster::Heartbeat(std::string_view name, uint64_t session,
   }
   for (const v1::RankReport& report : heartbeat.ranks()) RETURN_IF_ERROR(CheckReport(name, report));
   Entry& entry = *found;
-  entry.reported = true;
-  entry.lost = false;
+  if (!std::exchange(entry.reported, true)) ++places_version_;
+  if (std::exchange(entry.lost, false)) {
+    expiry_ns_ = std::min(expiry_ns_, now_ns + timing_.lost_after_ns);
+    CountMembers();
+  }
   entry.heard_ns = now_ns;
   entry.node.set_last_heartbeat_unix_ms(unix_ms);
-  const std::vector<v1::RankReport> before = std::exchange(
-      entry.ranks, std::vector<v1::RankReport>(heartbeat.ranks().begin(), heartbeat.ranks().end()));
-  for (size_t i = 0; i < entry.ranks.size(); ++i) KeepMemory(before, i, entry.ranks[i]);
+  std::vector<v1::RankReport> ranks(heartbeat.ranks().begin(), heartbeat.ranks().end());
+  for (size_t i = 0; i < ranks.size(); ++i) KeepMemory(entry.ranks, i, ranks[i]);
+  SetRanks(entry, std::move(ranks));
   return absl::OkStatus();
+}
+
+void Cluster::SetRanks(Entry& entry, std::vector<v1::RankReport> ranks) {
+  const auto same = [](const v1::RankReport& a, const v1::RankReport& b) {
+    return a.job() == b.job() && a.epoch() == b.epoch() && a.rank() == b.rank() &&
+           a.device() == b.device() && a.state() == b.state();
+  };
+  if (!std::equal(ranks.begin(), ranks.end(), entry.ranks.begin(), entry.ranks.end(), same)) {
+    ++places_version_;
+    for (const v1::RankReport& report : ranks) ++ranks_of_[report.job()];
+    for (const v1::RankReport& report : entry.ranks) {
+      const auto found = ranks_of_.find(report.job());
+      if (--found->second == 0) ranks_of_.erase(found);
+    }
+  }
+  entry.ranks = std::move(ranks);
 }
 
 void Cluster::Disconnect(std::string_view name, uint64_t session) {
   auto found = nodes_.find(name);
   if (found == nodes_.end() || found->second.session != session) return;
   found->second.connected = false;
+  ++places_version_;
 }
 
 void Cluster::Excuse(int64_t ns, int64_t now_ns) {
@@ -256,11 +301,17 @@ void Cluster::Excuse(int64_t ns, int64_t now_ns) {
 
 std::vector<std::string> Cluster::Expire(int64_t now_ns) {
   std::vector<std::string> lost;
+  if (now_ns <= expiry_ns_) return lost;  // heartbeats only put it off
+  expiry_ns_ = INT64_MAX;
   for (auto& [name, entry] : nodes_) {
-    if (entry.lost || StateOf(entry, now_ns) != NodeState::kLost) continue;
-    entry.lost = true;
-    entry.ranks.clear();
-    lost.push_back(name);
+    if (!entry.lost && StateOf(entry, now_ns) == NodeState::kLost) {
+      entry.lost = true;
+      SetRanks(entry, {});
+      CountMembers();
+      lost.push_back(name);
+    }
+    const int64_t next = entry.lost ? timing_.forget_after_ns : timing_.lost_after_ns;
+    expiry_ns_ = std::min(expiry_ns_, entry.heard_ns + next);
   }
   std::erase_if(nodes_, [&](const auto& node) {
     return node.second.lost && now_ns - node.second.heard_ns > timing_.forget_after_ns;
@@ -324,7 +375,7 @@ std::vector<NodeView> Cluster::Known(int64_t now_ns) const {
   for (const auto& [name, entry] : nodes_) {
     const NodeState state = StateOf(entry, now_ns);
     if (state == NodeState::kLost) continue;
-    NodeView& view = views.emplace_back(ViewOf(entry.node));
+    NodeView& view = views.emplace_back(entry.view);
     view.ready = state == NodeState::kReady;
     for (const v1::RankReport& report : entry.ranks) {
       if (IsAlive(report)) view.used.insert(report.device());
@@ -350,6 +401,21 @@ std::vector<Cluster::Report> Cluster::Reports() const {
     for (const v1::RankReport& report : entry.ranks) reports.push_back({name, &report});
   }
   return reports;
+}
+
+std::map<NodeState, int64_t> Cluster::Count(
+    int64_t now_ns, absl::FunctionRef<bool(std::string_view)> except) const {
+  std::map<NodeState, int64_t> count;
+  for (const auto& [name, entry] : nodes_) {
+    if (!except(name)) ++count[StateOf(entry, now_ns)];
+  }
+  return count;
+}
+
+absl::Span<const v1::RankReport> Cluster::RanksOn(std::string_view worker) const {
+  const auto found = nodes_.find(worker);
+  if (found == nodes_.end()) return {};
+  return found->second.ranks;
 }
 
 bool Cluster::HasOthers(std::string_view worker, std::string_view job) const {

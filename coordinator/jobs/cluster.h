@@ -12,12 +12,15 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/scheduler.h"
 #include "proto/v1/worker.pb.h"
@@ -80,6 +83,14 @@ class Cluster {
   // The nodes that are not lost, with the devices that reported ranks hold.
   std::vector<NodeView> Known(int64_t now_ns) const;
   std::vector<v1::Node> List(int64_t now_ns) const;
+  // How many there are of each state, without those of `except`.
+  std::map<NodeState, int64_t> Count(int64_t now_ns,
+                                     absl::FunctionRef<bool(std::string_view)> except) const;
+  // Grows whenever Known() may tell of other nodes than before, or of another profile or problem.
+  uint64_t members_version() const { return members_version_; }
+  // Grows also when a node becomes ready or falls silent, and when another rank is reported, or one
+  // in another state.
+  uint64_t places_version() const { return places_version_; }
   NodeState StateOf(std::string_view name, int64_t now_ns) const;
   bool Has(std::string_view name) const { return nodes_.contains(name); }
   // Of its newest registration; empty: unknown.
@@ -94,12 +105,17 @@ class Cluster {
     const v1::RankReport* report;  // valid until the next change of the cluster
   };
   std::vector<Report> Reports() const;
+  // What that worker reports; valid until the next change of the cluster.
+  absl::Span<const v1::RankReport> RanksOn(std::string_view worker) const;
+  // Whether any worker reports a rank of the job.
+  bool HasRanksOf(std::string_view job) const { return ranks_of_.contains(job); }
   // True when ranks of other jobs live on that worker.
   bool HasOthers(std::string_view worker, std::string_view job) const;
 
  private:
   struct Entry {
     v1::Node node;
+    NodeView view;  // of `node`, as nobody uses it
     uint64_t session = 0;
     std::string instance;
     bool connected = false;
@@ -114,10 +130,19 @@ class Cluster {
 
   absl::StatusOr<Entry*> FindSession(std::string_view name, uint64_t session);
   NodeState StateOf(const Entry& entry, int64_t now_ns) const;
+  // In place of what it reported.
+  void SetRanks(Entry& entry, std::vector<v1::RankReport> ranks);
+  void SetProblem(Entry& entry, std::string_view problem);
+  void CountMembers() { ++members_version_, ++places_version_; }
 
   const Timing timing_;
   const int64_t start_ns_;
   std::map<std::string, Entry, std::less<>> nodes_;
+  std::map<std::string, int64_t, std::less<>> ranks_of_;  // reported, by job
+  std::set<std::string, std::less<>> to_check_;           // that have come, or have a problem
+  uint64_t members_version_ = 1;
+  uint64_t places_version_ = 1;
+  int64_t expiry_ns_ = INT64_MAX;  // no node is lost before
 };
 
 }  // namespace terrace

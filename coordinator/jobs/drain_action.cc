@@ -26,6 +26,8 @@ DrainAction DrainActionOf(const v1::Job& job, const v1::Drain& drain, int64_t un
   return leaving;
 }
 
+std::string_view DrainedStateName(bool has_jobs) { return has_jobs ? "draining" : "drained"; }
+
 std::string RemarkOf(const v1::Drain& drain) {
   return absl::StrCat("drained", InBrackets(drain.reason()), ": no job is placed here until ",
                       drain.until_restart() ? "its worker starts again or " : "", "`terrace drain ",

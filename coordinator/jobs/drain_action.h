@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "proto/v1/drain.pb.h"
 #include "proto/v1/job.pb.h"
@@ -22,6 +23,9 @@ struct DrainAction {
 // `job` has ranks on the drained worker. A job that saves no checkpoints stays until the deadline:
 // it would begin again.
 DrainAction DrainActionOf(const v1::Job& job, const v1::Drain& drain, int64_t unix_ms);
+
+// Of a drained worker: "draining" while jobs are there, then "drained".
+std::string_view DrainedStateName(bool has_jobs);
 
 // What a list of workers says of it.
 std::string RemarkOf(const v1::Drain& drain);

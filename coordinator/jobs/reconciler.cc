@@ -11,6 +11,17 @@
 #include "base/strings.h"
 
 namespace terrace {
+namespace {
+
+constexpr int64_t kProgressLookNs = 100'000'000;
+constexpr size_t kProgressWritesASecond = 50;
+
+// How many times `a_second` that are, at least once.
+int64_t Times(size_t count, size_t a_second) {
+  return static_cast<int64_t>(std::max<size_t>(1, (count + a_second - 1) / a_second));
+}
+
+}  // namespace
 
 Reconciler::Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports)
     : timing_(timing),
@@ -31,8 +42,10 @@ absl::Status Reconciler::Load() {
     ASSIGN_OR_RETURN(const int64_t sequence, store_.LastSequence(job.id()));
     const std::string id = job.id();
     ASSIGN_OR_RETURN(const GangSteps done, GangStepsOf(job, sequence));
+    if (done.newest > job.progress().step()) job.mutable_progress()->set_step(done.newest);
     Entry& entry = jobs_[id] = {.job = std::move(job), .last_sequence = sequence, .done = done};
     LoadHistory(entry);
+    NoteChange(entry.job, entry);
   }
   ASSIGN_OR_RETURN(const std::vector<LearnedMemory> learned, store_.Learned());
   for (const LearnedMemory& one : learned) {
@@ -72,7 +85,7 @@ absl::StatusOr<v1::Job> Reconciler::Ask(std::string_view id, const JobInput& inp
 
 absl::StatusOr<v1::Job> Reconciler::Get(std::string_view id) const {
   auto found = jobs_.find(id);
-  if (found != jobs_.end()) return found->second.job;
+  if (found != jobs_.end()) return Shown(found->second);
   absl::StatusOr<v1::Job> stored = store_.GetJob(id);
   if (!absl::IsNotFound(stored.status())) return stored;
   return absl::NotFoundError(
@@ -80,12 +93,14 @@ absl::StatusOr<v1::Job> Reconciler::Get(std::string_view id) const {
 }
 
 absl::StatusOr<std::vector<v1::Job>> Reconciler::List(bool all) const {
-  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, store_.ListJobs());
-  if (!all) std::erase_if(jobs, [](const v1::Job& job) { return HasEnded(job.state()); });
-  for (v1::Job& job : jobs) {  // progress is newer here than in the store
-    auto found = jobs_.find(job.id());
-    if (found != jobs_.end()) job = found->second.job;
+  std::vector<v1::Job> jobs;
+  if (all) {
+    ASSIGN_OR_RETURN(jobs, store_.ListJobs());
+    std::erase_if(jobs, [](const v1::Job& job) { return !HasEnded(job.state()); });
   }
+  for (const auto& [id, entry] : jobs_) jobs.push_back(Shown(entry));
+  std::sort(jobs.begin(), jobs.end(),
+            [](const v1::Job& a, const v1::Job& b) { return NumberOf(a.id()) < NumberOf(b.id()); });
   return jobs;
 }
 
@@ -105,6 +120,18 @@ absl::StatusOr<v1::GetMemoryResponse> Reconciler::Memory(std::string_view id) co
 Reconciler::Entry* Reconciler::Find(std::string_view id) {
   auto found = jobs_.find(id);
   return found == jobs_.end() ? nullptr : &found->second;
+}
+
+v1::Job Reconciler::Shown(const Entry& entry) const {
+  v1::Job job = entry.job;
+  if (!entry.waits_for.empty()) job.set_message(entry.waits_for);
+  return job;
+}
+
+void Reconciler::NoteUnwritten(Entry& entry) {
+  entry.progress_unwritten = true;
+  unwritten_.insert(entry.job.id());
+  if (entry.progress_written_ns == 0) progress_look_ns_ = INT64_MIN;  // at once
 }
 
 v1::JobEvent Reconciler::StateEventOf(const v1::Job& job, int64_t sequence) const {
@@ -134,10 +161,13 @@ absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredPro
     int64_t& bytes = learned_[{one.worker, one.shape}];
     bytes = std::max(bytes, one.external_bytes);
   }
+  if (!learned.empty()) ForgetBudgets();
   next.set_version(next.version() + 1);
   entry.job = std::move(next);
   entry.last_sequence += 1;
   entry.progress_unwritten = false;
+  entry.waits_for.clear();
+  unwritten_.erase(entry.job.id());
   return absl::OkStatus();
 }
 
@@ -166,6 +196,7 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
             job.message());
   CountTransition(before, job);
   if (!HoldsDevices(job.state())) rendezvous_.Forget(id, job.epoch());
+  NoteChange(before, *entry);
   if (HasEnded(job.state())) {
     ended_[id] = RowOf(job);
     jobs_.erase(id);
@@ -188,14 +219,19 @@ absl::Status Reconciler::FlushEvents() {
   return absl::OkStatus();
 }
 
+// A job is written whole: of many that train each is written less often, so that what is written a
+// second is bounded. Only figures for people are older after a restart, until the next heartbeat.
 void Reconciler::FlushProgress() {
   const int64_t now = clock_.MonotonicNanos();
+  if (now < progress_look_ns_) return;
+  progress_look_ns_ = now + kProgressLookNs;
+  const int64_t apart = timing_.progress_ns * Times(unwritten_.size(), kProgressWritesASecond);
   Transaction transaction{.durability = Durability::kBuffered};
   std::vector<Entry*> written;
-  for (auto& [id, entry] : jobs_) {
-    if (!entry.progress_unwritten) continue;
+  for (const std::string& id : unwritten_) {
+    Entry& entry = *Find(id);
     const bool checkpoint = entry.progress_written_ns == 0;
-    if (!checkpoint && now - entry.progress_written_ns < timing_.progress_ns) continue;
+    if (!checkpoint && now - entry.progress_written_ns < apart) continue;
     if (checkpoint) transaction.durability = Durability::kSynced;
     transaction.jobs.push_back(entry.job);
     written.push_back(&entry);
@@ -209,6 +245,7 @@ void Reconciler::FlushProgress() {
     entry->job.set_version(entry->job.version() + 1);
     entry->progress_unwritten = false;
     entry->progress_written_ns = now;
+    unwritten_.erase(entry->job.id());
   }
 }
 

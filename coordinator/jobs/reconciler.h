@@ -1,14 +1,18 @@
 // The control loop: reads what is (store, reports of the workers), decides with the pure job state
 // machine and scheduler, writes the decision, and only then acts on it.
 //
-// Pass() does that for everything and is idempotent; it runs after every change and a few times a
-// second. Whatever a crash leaves undone, the next pass does: all state that matters is in the
-// store or in the next heartbeat.
+// Pass() does that and is idempotent; it runs after every change and a few times a second. It looks
+// at jobs that something has happened to, and at each job that has a gang once a second or so: time
+// is something that happens, too. Whatever a crash leaves undone, the next pass does: all state
+// that matters is in the store or in the next heartbeat.
 //
-// Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_planning.cc,
-// reconciler_memory.cc, reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc,
-// reconciler_drain.cc, reconciler_hang.cc. The outside comes in through ControlPorts. Used only on
-// the control loop's thread.
+// What a queue costs does not grow with its length: why a job waits is stored when the reason
+// changes, and the sentence about it, which changes with every job that ends, is kept here only.
+//
+// Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_looks.cc,
+// reconciler_placing.cc, reconciler_planning.cc, reconciler_memory.cc, reconciler_stats.cc,
+// reconciler_workers.cc, reconciler_history.cc, reconciler_drain.cc, reconciler_hang.cc. The
+// outside comes in through ControlPorts. Used only on the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,6 +26,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,8 +36,10 @@
 #include "coordinator/jobs/cluster.h"
 #include "coordinator/jobs/control_stats.h"
 #include "coordinator/jobs/history.h"
+#include "coordinator/jobs/job_index.h"
 #include "coordinator/jobs/job_row.h"
 #include "coordinator/jobs/job_state.h"
+#include "coordinator/jobs/pace.h"
 #include "coordinator/jobs/rendezvous.h"
 #include "coordinator/store/store.h"
 #include "proto/v1/drain.pb.h"
@@ -89,12 +96,13 @@ class Reconciler {
  public:
   struct Timing {
     Cluster::Timing cluster;
-    int64_t repeat_ns = 1'000'000'000;      // before a command is sent again
-    int64_t progress_ns = 1'000'000'000;    // between buffered writes of a job's progress
+    int64_t repeat_ns = 1'000'000'000;  // before a command is sent again
+    // Between buffered writes of a job's progress; longer where there are many.
+    int64_t progress_ns = 1'000'000'000;
     int64_t start_told_ns = 5'000'000'000;  // between two words on what a start waits for
     int64_t plan_again_ns = 2'000'000'000;  // before planning that could not begin is tried again
     int64_t memory_ns = 5'000'000'000;      // between two points of memory in a history
-    int64_t history_ns = 30'000'000'000;    // between two writes of a job's history
+    int64_t history_ns = 30'000'000'000;    // between two writes of a job's history; as above
     // For the ranks of a job that ends because its gang broke, to say their last.
     int64_t last_words_ns = 2'000'000'000;
     int64_t slow_look_ns = 5'000'000'000;   // between two looks for slow ranks
@@ -161,15 +169,24 @@ class Reconciler {
   void Close() { closed_ = true; }
 
  private:
+  static constexpr int64_t kNeverNs = INT64_MAX;
+
   // What a job's gangs have done: the furthest step of all, and the epoch of the last one that
   // ended a step, whichever coordinator heard of it.
   struct GangSteps {
     int64_t furthest = 0;
     int64_t epoch = 0;
+    int64_t newest = 0;  // of the present gang, where events tell; progress may be stored later
   };
   struct Entry {
     v1::Job job;
     int64_t last_sequence = 0;
+    // Why it waits, as of the last run through the queue; newer than what is stored. Empty: as
+    // stored.
+    std::string waits_for;
+    // When it was last looked at, and when it is to be again.
+    int64_t looked_ns = 0;
+    int64_t look_ns = kNeverNs;
     bool planning = false;
     int64_t plan_again_ns = 0;  // not before: what plans is short of something
     // Shared with nobody: its expiry, with this entry, ends a plan that nobody waits for any more.
@@ -220,6 +237,19 @@ class Reconciler {
   };
 
   Entry* Find(std::string_view id);
+  // As clients see it.
+  v1::Job Shown(const Entry& entry) const;
+  // What follows for indexes and looks from a job that has changed, `before` as it was.
+  void NoteChange(const v1::Job& before, Entry& entry);
+  // The job is looked at by the next pass. One with many ranks that has only said how it goes on
+  // need not be each time that one of them says so.
+  void Touch(std::string_view id, bool is_urgent = true);
+  void TouchJobsOn(std::string_view worker, bool is_urgent = true);
+  void LookAt(Entry& entry, int64_t when_ns);
+  void LookSoon(Entry& entry);
+  // Until a job that was just looked at is looked at again if nothing happens.
+  int64_t NextLookNs(const Entry& entry, const std::vector<RankView>& ranks) const;
+  void NoteUnwritten(Entry& entry);
   // Of a client, who is answered with the job as it is then. NOT_FOUND: there is none.
   absl::StatusOr<v1::Job> Ask(std::string_view id, const JobInput& input);
   // Applies one input; writes the job, and its state event, when it changed. The entry may be gone
@@ -246,7 +276,7 @@ class Reconciler {
   void ObserveJob(const std::string& id, Entry& entry);
   RanksObserved Observed(Entry& entry, const std::vector<RankView>& ranks) const;
   // Whether the job's end waits for what its ranks may still say.
-  bool HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const;
+  bool HearsLastWords(Entry& entry, const std::vector<RankView>& ranks);
   void Act(const v1::Job& job, const std::vector<RankView>& ranks, const DrainAction& leaving);
   // The gang stands still, and in `restart` whether for as long as its spec lets it.
   std::optional<v1::Hang> HangNow(const Entry& entry, const std::vector<RankView>& ranks,
@@ -262,20 +292,30 @@ class Reconciler {
   void EndDrainOfFormer(const std::string& worker, std::string_view instance);
   // As cluster_ has them, and whether they are drained.
   std::vector<NodeView> KnownNodes() const;
+  void CountNodes(ControlStats* stats) const;
+  // Of the workers on which something has changed. Also how a worker learns that it may forget
+  // ranks that have ended.
   void StopStrays();
+  // Planned jobs that wait, when anything has changed that may be about them.
   void PlaceJobs();
-  bool HasLiveRanks(const v1::Job& job) const;
+  // The job waits. Stored when that, or the reason, is new.
+  void Wait(Entry& entry, v1::Reason reason, std::string message);
+  std::vector<const v1::Job*> WaitingJobs() const;
+  // Ready nodes with the devices of reported ranks and of placements whose ranks are not reported
+  // yet.
   std::vector<NodeView> FreeNodes() const;
   void PlanJobs();
-  void StartPlanning(Entry& entry, const Budget& budget);
+  // Of jobs that wait for a plan and are planned now, or told that nobody could hold them.
+  void PlanOrWait(const std::string& id, Entry& entry);
+  void StartPlanning(const std::string& id, Entry& entry, const Budget& budget);
   void FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob> planned);
   // Jobs whose layout ran out of memory get the next fallback.
   void FindSmallerLayouts();
   void FinishDescent(const std::string& id, absl::StatusOr<DescendedJob> descended);
-  // On `nodes`, as KnownNodes() has them, which are as before afterwards. They are looked up once
-  // for all jobs of a pass: profiles are long.
-  absl::StatusOr<Budget> BudgetOn(const v1::JobSpec& spec, std::vector<NodeView>* nodes) const;
-  absl::StatusOr<Budget> BudgetOf(const v1::Job& job, std::vector<NodeView>* nodes) const;
+  // Also with what the job's ranks were seen to need.
+  absl::StatusOr<Budget> BudgetOf(const v1::Job& job) const;
+  // The drains, or what was learned of memory, have changed.
+  void ForgetBudgets();
   void AnswerWaits();
   void FlushProgress();
 
@@ -294,6 +334,8 @@ class Reconciler {
   // Of what a worker says of a job; PERMISSION_DENIED unless it is placed there. OK too where that
   // is fenced: of a job that has ended, or of another epoch.
   absl::Status CheckPlaced(std::string_view worker, std::string_view job, int64_t epoch);
+  absl::Status TakeHeartbeat(std::string_view worker, uint64_t session,
+                             const v1::Heartbeat& heartbeat);
   // Whether a job that is placed there has it.
   bool MayHaveProgram(std::string_view worker, std::string_view sha256);
   void StoreEvent(const v1::JobEvent& event);
@@ -306,7 +348,22 @@ class Reconciler {
   ControlPorts& ports_;
   Cluster cluster_;
   Rendezvous rendezvous_;
-  std::map<std::string, Entry, std::less<>> jobs_;    // that have not ended
+  std::map<std::string, Entry, std::less<>> jobs_;   // that have not ended
+  JobIndex index_;                                   // of jobs_
+  std::set<std::pair<int64_t, std::string>> looks_;  // when which job is to be looked at
+  std::set<std::string> strays_on_;                  // workers to be looked at for strays
+  std::set<std::string> unwritten_;                  // jobs whose progress is not stored
+  int64_t progress_look_ns_ = INT64_MIN;             // when unwritten_ is looked at next
+  int64_t history_look_ns_ = INT64_MIN;
+  int64_t sent_look_ns_ = INT64_MIN;
+  // Whether something has changed that jobs may be placed or planned for, beside the cluster.
+  bool place_due_ = true, plan_due_ = true;
+  uint64_t placed_version_ = 0, planned_version_ = 0;  // of the cluster, at the last run
+  int64_t plan_wake_ns_ = kNeverNs;                    // some planning is to be tried again
+  Pace place_pace_, plan_pace_;
+  // BudgetNow() by what it depends on of a spec, while members and learned memory stay the same.
+  mutable std::map<std::string, absl::StatusOr<Budget>> budgets_;
+  mutable uint64_t budgets_version_ = 0;
   std::map<std::string, JobRow, std::less<>> ended_;  // jobs that have ended
   int64_t last_number_ = 0;                           // of a job id
   std::map<SentKey, int64_t> sent_ns_;

@@ -18,8 +18,6 @@ namespace {
 
 constexpr int64_t kDeadlineMsMax = int64_t{366} * 24 * 3600 * 1000;
 
-std::string_view StateWith(bool has_jobs) { return has_jobs ? "draining" : "drained"; }
-
 std::string HowTold(const v1::Drain& drain, int64_t unix_ms) {
   const std::string jobs = drain.keep_jobs() ? "jobs there run on" : "jobs there move";
   if (drain.deadline_unix_ms() == 0) return jobs;
@@ -69,6 +67,8 @@ absl::StatusOr<v1::DrainedNode> Reconciler::Drain(const v1::DrainRequest& reques
   log::Info("worker ", drain.node(), " is drained, asked by ", drain.asked_by(), ": ",
             HowTold(drain, now_ms), drain.reason().empty() ? "" : "; reason: ", drain.reason());
   drains_[drain.node()] = drain;
+  ForgetBudgets();
+  TouchJobsOn(drain.node());
   Pass();
   for (v1::DrainedNode& node : Drains()) {
     if (node.drain().node() == drain.node()) return std::move(node);
@@ -86,6 +86,8 @@ absl::StatusOr<v1::Drain> Reconciler::Undrain(std::string_view node, std::string
   RETURN_IF_ERROR(Commit({.undrained = {ended.node()}}));
   log::Info("worker ", ended.node(), " is drained no more, asked by ", CleanLine(asked_by));
   drains_.erase(found);
+  ForgetBudgets();
+  TouchJobsOn(ended.node());
   Pass();
   return ended;
 }
@@ -100,6 +102,7 @@ void Reconciler::EndDrainOfFormer(const std::string& worker, std::string_view in
   }
   log::Info("worker ", worker, " has started again, and is drained no more");
   drains_.erase(found);
+  ForgetBudgets();
 }
 
 DrainAction Reconciler::DrainActionNow(const v1::Job& job) const {
@@ -139,7 +142,7 @@ std::vector<v1::DrainedNode> Reconciler::Drains() const {
     v1::DrainedNode& node = nodes.emplace_back();
     *node.mutable_drain() = drain;
     const auto there = jobs.find(name);
-    node.set_state(std::string(StateWith(there != jobs.end())));
+    node.set_state(std::string(DrainedStateName(there != jobs.end())));
     if (there == jobs.end()) continue;
     node.mutable_jobs()->Add(there->second.begin(), there->second.end());
   }
@@ -159,7 +162,7 @@ std::vector<v1::Node> Reconciler::Nodes() const {
   for (v1::Node& node : nodes) {
     const auto found = drains_.find(node.name());
     if (found == drains_.end()) continue;
-    node.set_state(std::string(StateWith(jobs.contains(node.name()))));
+    node.set_state(std::string(DrainedStateName(jobs.contains(node.name()))));
     const std::string problem = node.problem().empty() ? "" : absl::StrCat("; ", node.problem());
     node.set_problem(absl::StrCat(RemarkOf(found->second), problem));
   }

@@ -95,7 +95,7 @@ void Reconciler::TellSlowRanks(Entry& entry, const std::vector<RankView>& ranks)
   }
   if (slow.empty() && job.slow_ranks().empty()) return;
   job.mutable_slow_ranks()->Assign(slow.begin(), slow.end());
-  entry.progress_unwritten = true;
+  NoteUnwritten(entry);
 }
 
 }  // namespace terrace

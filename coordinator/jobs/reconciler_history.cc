@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,10 @@
 namespace terrace {
 namespace {
 
+constexpr int64_t kHistoryLookNs = 1'000'000'000;
+constexpr size_t kHistoriesPerLook = 32;
+// So many are written in one turn of Timing::history_ns; with more a turn is longer.
+constexpr size_t kHistoriesAtATime = 500;
 constexpr double kFragmentedMost = 0.3;  // of what an allocator reserved
 
 // A planned arena has no fragments: the plan says what of it an instruction leaves free.
@@ -29,7 +34,10 @@ std::vector<JobRow> Reconciler::Rows() const {
   std::vector<JobRow> rows;
   rows.reserve(ended_.size() + jobs_.size());
   for (const auto& [id, row] : ended_) rows.push_back(row);
-  for (const auto& [id, entry] : jobs_) rows.push_back(RowOf(entry.job));
+  for (const auto& [id, entry] : jobs_) {
+    JobRow& row = rows.emplace_back(RowOf(entry.job));
+    if (!entry.waits_for.empty()) row.message = entry.waits_for;
+  }
   std::sort(rows.begin(), rows.end(),
             [](const JobRow& a, const JobRow& b) { return a.number < b.number; });
   return rows;
@@ -63,10 +71,13 @@ void Reconciler::LoadHistory(Entry& entry) const {
 
 v1::GetMemoryResponse Reconciler::MemoryOf(const v1::Job& job) const {
   v1::GetMemoryResponse response;
-  for (const Cluster::Report& report : cluster_.Reports()) {
-    if (report.report->job() == job.id() && report.report->epoch() == job.epoch() &&
-        report.report->has_memory())
-      *response.add_ranks() = report.report->memory();
+  std::set<std::string_view> workers;
+  for (const v1::Placement::Rank& rank : job.placement().ranks()) workers.insert(rank.worker());
+  for (const std::string_view worker : workers) {
+    for (const v1::RankReport& report : cluster_.RanksOn(worker)) {
+      if (report.job() == job.id() && report.epoch() == job.epoch() && report.has_memory())
+        *response.add_ranks() = report.memory();
+    }
   }
   std::sort(response.mutable_ranks()->begin(), response.mutable_ranks()->end(),
             [](const v1::RankMemory& a, const v1::RankMemory& b) { return a.rank() < b.rank(); });
@@ -116,12 +127,19 @@ void Reconciler::TellFragmentation(Entry& entry, const v1::GetMemoryResponse& me
   }
 }
 
+// Of many jobs each is written less often: what it lacks is in the events, which are written at
+// once.
 void Reconciler::FlushHistories() {
   const int64_t now = clock_.MonotonicNanos();
+  if (now < history_look_ns_) return;
+  history_look_ns_ = now + kHistoryLookNs;
+  const int64_t apart =
+      timing_.history_ns * static_cast<int64_t>(1 + index_.with_gang().size() / kHistoriesAtATime);
   Transaction transaction{.durability = Durability::kBuffered};
   std::vector<Entry*> written;
   for (auto& [id, entry] : jobs_) {
-    if (!entry.history_unwritten || now - entry.history_written_ns < timing_.history_ns) continue;
+    if (written.size() == kHistoriesPerLook) break;  // the others come a second later
+    if (!entry.history_unwritten || now - entry.history_written_ns < apart) continue;
     transaction.histories.push_back({id, entry.history.Message().SerializeAsString()});
     written.push_back(&entry);
   }

@@ -14,6 +14,11 @@
 // for these, so that a coordinator that dies on the way begins the descent again: it is a pure
 // function and comes to the same layout.
 namespace terrace {
+namespace {
+
+constexpr size_t kBudgetsKept = 256;
+
+}  // namespace
 
 std::string ShapeOf(const v1::JobSpec& spec) {
   v1::JobSpec shape;
@@ -25,29 +30,33 @@ std::string ShapeOf(const v1::JobSpec& spec) {
   return Sha256Hex(shape.SerializeAsString());
 }
 
+// Jobs of a queue ask for a few things only, and workers come and go rarely.
 absl::StatusOr<Budget> Reconciler::BudgetNow(const v1::JobSpec& spec) const {
-  std::vector<NodeView> nodes = KnownNodes();
-  return BudgetOn(spec, &nodes);
-}
-
-absl::StatusOr<Budget> Reconciler::BudgetOn(const v1::JobSpec& spec,
-                                            std::vector<NodeView>* nodes) const {
-  if (learned_.empty()) return BudgetFor(spec, *nodes);
-  const std::string shape = ShapeOf(spec);
-  std::vector<int64_t> before;
-  for (NodeView& node : *nodes) {
-    before.push_back(node.external_bytes);
-    const auto found = learned_.find({node.name, shape});
-    if (found != learned_.end()) node.external_bytes = found->second;
+  if (std::exchange(budgets_version_, cluster_.members_version()) != cluster_.members_version() ||
+      budgets_.size() >= kBudgetsKept) {
+    budgets_.clear();
   }
-  absl::StatusOr<Budget> budget = BudgetFor(spec, *nodes);
-  for (size_t i = 0; i < nodes->size(); ++i) (*nodes)[i].external_bytes = before[i];
-  return budget;
+  const std::string shape = learned_.empty() ? "" : ShapeOf(spec);
+  std::string key = absl::StrCat(shape, "/", spec.resources().SerializeAsString().size(), "/");
+  spec.resources().AppendToString(&key);
+  spec.layout().AppendToString(&key);
+  const auto found = budgets_.find(key);
+  if (found != budgets_.end()) return found->second;
+  std::vector<NodeView> nodes = KnownNodes();
+  for (NodeView& node : nodes) {
+    const auto learned = shape.empty() ? learned_.end() : learned_.find({node.name, shape});
+    if (learned != learned_.end()) node.external_bytes = learned->second;
+  }
+  return budgets_.try_emplace(std::move(key), BudgetFor(spec, nodes)).first->second;
 }
 
-absl::StatusOr<Budget> Reconciler::BudgetOf(const v1::Job& job,
-                                            std::vector<NodeView>* nodes) const {
-  absl::StatusOr<Budget> budget = BudgetOn(job.spec(), nodes);
+void Reconciler::ForgetBudgets() {
+  budgets_.clear();
+  place_due_ = plan_due_ = true;
+}
+
+absl::StatusOr<Budget> Reconciler::BudgetOf(const v1::Job& job) const {
+  absl::StatusOr<Budget> budget = BudgetNow(job.spec());
   if (budget.ok()) {
     budget->external_bytes = std::max(budget->external_bytes, job.learned_external_bytes());
   }
@@ -55,17 +64,16 @@ absl::StatusOr<Budget> Reconciler::BudgetOf(const v1::Job& job,
 }
 
 void Reconciler::FindSmallerLayouts() {
-  std::vector<NodeView> nodes;  // filled for the first job that needs them
-  for (auto& [id, entry] : jobs_) {
+  for (const std::string& id : index_.shrinking()) {
+    Entry& entry = *Find(id);
     // Its old ranks end first: until then they may still report a checkpoint.
-    if (entry.planning || !NeedsSmallerLayout(entry.job) || HasLiveRanks(entry.job)) continue;
+    if (entry.planning || cluster_.HasRanksOf(id)) continue;
     if (clock_.MonotonicNanos() < entry.plan_again_ns) continue;
-    if (nodes.empty()) nodes = KnownNodes();
-    const absl::StatusOr<Budget> budget = BudgetOf(entry.job, &nodes);
+    const absl::StatusOr<Budget> budget = BudgetOf(entry.job);
     if (!budget.ok()) continue;  // its workers are away
     entry.planning = true;
     ports_.Descend(entry.job.spec(), *budget, entry.job.plan(), entry.wanted,
-                   [this, id = id](absl::StatusOr<DescendedJob> descended) {
+                   [this, id](absl::StatusOr<DescendedJob> descended) {
                      FinishDescent(id, std::move(descended));
                    });
   }

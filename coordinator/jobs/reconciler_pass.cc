@@ -25,6 +25,7 @@ void Reconciler::Pass() {
   const int64_t start_ns = clock_.MonotonicNanos();
   FlushEvents().IgnoreError();  // it has said so
   for (const std::string& name : cluster_.Expire(clock_.MonotonicNanos())) {
+    TouchJobsOn(name);
     log::Warn("worker ", name, " is lost: no heartbeat for ",
               timing_.cluster.lost_after_ns / 1'000'000, " ms");
   }
@@ -52,14 +53,6 @@ std::vector<RankView> Reconciler::Views(const v1::Job& job) const {
   return views;
 }
 
-void Reconciler::ObserveJobs() {
-  std::vector<std::string> ids;  // Update may erase
-  for (const auto& [id, entry] : jobs_) {
-    if (HoldsDevices(entry.job.state()) || entry.job.state() == v1::RECOVERING) ids.push_back(id);
-  }
-  for (const std::string& id : ids) ObserveJob(id, *Find(id));
-}
-
 void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   std::vector<RankView> ranks = Views(entry.job);
   if (HoldsDevices(entry.job.state())) TakeProgress(entry, ranks);
@@ -67,6 +60,7 @@ void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
     TakeMemory(entry);
     TellSlowRanks(entry, ranks);
   }
+  LookAt(entry, std::min(entry.look_ns, entry.looked_ns + NextLookNs(entry, ranks)));
   if (HearsLastWords(entry, ranks)) return;
   if (!entry.broken.empty()) ranks = WithLastWords(entry.broken, ranks);
   if (absl::Status status = Update(id, Observed(entry, ranks)); !status.ok()) {
@@ -94,7 +88,7 @@ RanksObserved Reconciler::Observed(Entry& entry, const std::vector<RankView>& ra
   return observed;
 }
 
-bool Reconciler::HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) const {
+bool Reconciler::HearsLastWords(Entry& entry, const std::vector<RankView>& ranks) {
   const int64_t now = clock_.MonotonicNanos();
   if (!HasLiveRank(ranks)) return false;
   if (!entry.broken.empty()) return now - entry.broken_ns < timing_.last_words_ns;
@@ -103,6 +97,8 @@ bool Reconciler::HearsLastWords(Entry& entry, const std::vector<RankView>& ranks
   if (!next.ok() || !next->changed || !HasEnded(next->job.state())) return false;
   entry.broken = ranks;
   entry.broken_ns = now;
+  for (const RankView& view : ranks) strays_on_.insert(view.worker);  // their gang is no more
+  LookSoon(entry);
   return true;
 }
 
@@ -167,8 +163,8 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
     entry.training_epoch = entry.job.epoch();
     entry.training_since_unix_ms = clock_.UnixMillis();
   }
-  entry.progress_unwritten = true;
   if (new_checkpoint) entry.progress_written_ns = 0;
+  NoteUnwritten(entry);
   CompareWithPlan(entry, step_before);
 }
 
@@ -233,67 +229,24 @@ void Reconciler::SendOnce(const SentKey& key, const v1::CoordinatorMessage& mess
   ports_.Send(key.worker, message);
 }
 
-// Also how a worker learns that it may forget ranks that have ended.
 void Reconciler::StopStrays() {
   const int64_t now = clock_.MonotonicNanos();
-  std::erase_if(sent_ns_, [&](const auto& sent) { return now - sent.second > timing_.repeat_ns; });
-  for (const auto& [worker, report] : cluster_.Reports()) {
-    const Entry* entry = Find(report->job());
-    const bool over = entry == nullptr || !entry->broken.empty();
-    if (!IsStray(over ? nullptr : &entry->job, *report)) continue;
-    v1::CoordinatorMessage message;
-    message.mutable_stop()->set_job(report->job());
-    message.mutable_stop()->set_epoch(report->epoch());
-    SendOnce({worker, report->job(), report->epoch(), kKill}, message);
+  if (now >= sent_look_ns_) {
+    std::erase_if(sent_ns_,
+                  [&](const auto& sent) { return now - sent.second > timing_.repeat_ns; });
+    sent_look_ns_ = now + timing_.repeat_ns;
   }
-}
-
-bool Reconciler::HasLiveRanks(const v1::Job& job) const {
-  for (const auto& [worker, report] : cluster_.Reports()) {
-    if (report->job() == job.id()) return true;
-  }
-  return false;
-}
-
-// Ready nodes with the devices of reported ranks and of placements whose ranks are not reported
-// yet.
-std::vector<NodeView> Reconciler::FreeNodes() const {
-  std::vector<NodeView> nodes = KnownNodes();
-  for (const auto& [id, entry] : jobs_) {
-    if (!HoldsDevices(entry.job.state())) continue;
-    for (const v1::Placement::Rank& placed : entry.job.placement().ranks()) {
-      for (NodeView& node : nodes) {
-        if (node.name == placed.worker()) node.used.insert(placed.device());
-      }
+  for (const std::string& worker : std::exchange(strays_on_, {})) {
+    for (const v1::RankReport& report : cluster_.RanksOn(worker)) {
+      const Entry* entry = Find(report.job());
+      const bool over = entry == nullptr || !entry->broken.empty();
+      if (!IsStray(over ? nullptr : &entry->job, report)) continue;
+      v1::CoordinatorMessage message;
+      message.mutable_stop()->set_job(report.job());
+      message.mutable_stop()->set_epoch(report.epoch());
+      SendOnce({worker, report.job(), report.epoch(), kKill}, message);
     }
   }
-  return nodes;
-}
-
-void Reconciler::PlaceJobs() {
-  std::vector<const v1::Job*> waiting;
-  for (const auto& [id, entry] : jobs_) {
-    const v1::Job& job = entry.job;
-    if (!job.has_plan() || (job.state() != v1::QUEUED && job.state() != v1::RECOVERING)) continue;
-    if (job.epoch() > 0 && HasLiveRanks(job)) continue;  // its old ranks end first
-    if (NeedsSmallerLayout(job)) continue;
-    waiting.push_back(&job);
-  }
-  if (waiting.empty()) return;
-  std::sort(waiting.begin(), waiting.end(), [](const v1::Job* a, const v1::Job* b) {
-    return NumberOf(a->id()) < NumberOf(b->id());
-  });
-  bool placed = false;
-  for (const Decision& decision : Schedule(waiting, FreeNodes())) {
-    const bool starts = decision.placement.ranks_size() > 0;
-    JobInput input = starts ? JobInput(Placed{decision.placement})
-                            : JobInput(MustWait{decision.reason, decision.message});
-    if (absl::Status status = Update(decision.job, input); !status.ok()) {
-      log::Warn("job ", decision.job, " cannot be placed: ", status.message());
-    }
-    placed |= starts;
-  }
-  if (placed) ObserveJobs();  // sends the start commands
 }
 
 void Reconciler::AnswerWaits() {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -37,18 +38,15 @@ Refused RefusalOf(const absl::Status& status) {
 absl::Status Reconciler::CheckDirectoryIsFree(const std::string& directory,
                                               const std::string& place) const {
   if (directory.empty()) return absl::OkStatus();
-  const auto name_of = [](const std::string& path) {
-    return absl::StripSuffix(Absl(path), "/");  // paths are normal otherwise
-  };
-  for (const auto& [id, entry] : jobs_) {
-    if (name_of(entry.job.spec().checkpoint().directory()) != name_of(place)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "checkpoint.directory: got ", directory,
-        name_of(place) == name_of(directory) ? "" : absl::StrCat(", which is ", place),
-        ", into which job ", id, " (", v1::JobState_Name(entry.job.state()),
-        ") writes its checkpoints; name another, or submit again when that job has ended"));
-  }
-  return absl::OkStatus();
+  const std::string_view name = JobIndex::DirectoryName(directory);
+  const std::string_view other = JobIndex::DirectoryName(place);
+  const std::string_view writer = index_.WriterTo(other);
+  if (writer.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint.directory: got ", directory,
+      other == name ? "" : absl::StrCat(", which is ", place), ", into which job ", Absl(writer),
+      " (", v1::JobState_Name(jobs_.find(writer)->second.job.state()),
+      ") writes its checkpoints; name another, or submit again when that job has ended"));
 }
 
 std::vector<std::string> Reconciler::CheckpointDirectories() const {
@@ -86,39 +84,47 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
   ++stats_.jobs[entry.job.state()];
   log::Info("accepted job ", id, owner.empty() ? "" : " of ", Absl(owner),
             admission == Admission::kHeld ? ", held" : "");
-  jobs_[id] = std::move(entry);
+  Entry& added = jobs_[id] = std::move(entry);
+  NoteChange(added.job, added);
   ports_.EventsStored(id);
   Pass();
   return Get(id);
 }
 
 // A job is planned here when no worker could hold it as it was submitted, or when those it was
-// planned for have gone.
+// planned for have gone. That changes with the cluster, and with the jobs that wait for it.
 void Reconciler::PlanJobs() {
-  std::vector<NodeView> nodes;  // filled for the first job that needs them
-  for (auto& [id, entry] : jobs_) {
-    const v1::Job& job = entry.job;
-    const bool homeless = job.reason() == v1::REASON_NO_MATCHING_WORKER &&
-                          (job.state() == v1::QUEUED || job.state() == v1::RECOVERING);
-    if (entry.planning || clock_.MonotonicNanos() < entry.plan_again_ns ||
-        !(homeless || job.state() == v1::PENDING || job.state() == v1::PLANNING)) {
-      continue;
-    }
-    if (nodes.empty()) nodes = KnownNodes();
-    const absl::StatusOr<Budget> budget = BudgetOf(job, &nodes);
-    if (!budget.ok()) {
-      if (job.has_plan()) continue;  // PlaceJobs says what it waits for
-      const MustWait wait{v1::REASON_NO_MATCHING_WORKER, std::string(budget.status().message())};
-      Update(id, wait).IgnoreError();  // tried again in the next pass
-    } else if (Text(*budget) != entry.budget) {
-      StartPlanning(entry, *budget);
-    }
+  const int64_t now = clock_.MonotonicNanos();
+  const bool is_due =
+      plan_due_ || now >= plan_wake_ns_ || cluster_.members_version() != planned_version_;
+  if (!is_due || !plan_pace_.IsDue(now)) return;
+  plan_due_ = false;
+  plan_wake_ns_ = kNeverNs;
+  planned_version_ = cluster_.members_version();
+  const std::set<std::string> unplanned = index_.unplanned();  // which changes on the way
+  for (const std::string& id : unplanned) PlanOrWait(id, *Find(id));
+  plan_pace_.Took(now, clock_.MonotonicNanos());
+}
+
+void Reconciler::PlanOrWait(const std::string& id, Entry& entry) {
+  if (entry.planning) return;
+  if (clock_.MonotonicNanos() < entry.plan_again_ns) {
+    plan_wake_ns_ = std::min(plan_wake_ns_, entry.plan_again_ns);
+    return;
+  }
+  const absl::StatusOr<Budget> budget = BudgetOf(entry.job);
+  if (budget.ok()) {
+    if (Text(*budget) != entry.budget) StartPlanning(id, entry, *budget);
+  } else if (!entry.job.has_plan()) {  // else PlaceJobs says what it waits for
+    Wait(entry, v1::REASON_NO_MATCHING_WORKER, std::string(budget.status().message()));
   }
 }
 
-void Reconciler::StartPlanning(Entry& entry, const Budget& budget) {
-  const std::string id = entry.job.id();
-  if (entry.job.state() != v1::PLANNING && !Update(id, PlanningStarted{}).ok()) return;
+void Reconciler::StartPlanning(const std::string& id, Entry& entry, const Budget& budget) {
+  if (entry.job.state() != v1::PLANNING && !Update(id, PlanningStarted{}).ok()) {
+    plan_due_ = true;
+    return;
+  }
   entry.planning = true;
   entry.budget = Text(budget);
   ports_.Plan(
@@ -146,6 +152,7 @@ void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob
     log::Warn("job ", id, " is to be planned again: ", status.message());
     entry->budget.clear();
     entry->plan_again_ns = clock_.MonotonicNanos() + timing_.plan_again_ns;
+    plan_wake_ns_ = std::min(plan_wake_ns_, entry->plan_again_ns);
   }
   Pass();
 }

@@ -82,8 +82,19 @@ ControlStats Reconciler::Stats() const {
     if (now_ns - ended.ended_ns > kEndedJobShownNs || stats.shown.size() == kJobsShownMax) continue;
     stats.shown.push_back(ended.stats);
   }
-  for (const v1::Node& node : Nodes()) ++stats.nodes[node.state()];
+  CountNodes(&stats);
   return stats;
+}
+
+void Reconciler::CountNodes(ControlStats* stats) const {
+  const auto drained = [this](std::string_view node) { return drains_.contains(node); };
+  for (const auto& [state, count] : cluster_.Count(clock_.MonotonicNanos(), drained))
+    stats->nodes[std::string(NodeStateName(state))] += count;
+  if (drains_.empty()) return;
+  const auto jobs = JobsOnDrained();
+  for (const auto& [node, drain] : drains_) {
+    if (cluster_.Has(node)) ++stats->nodes[std::string(DrainedStateName(jobs.contains(node)))];
+  }
 }
 
 absl::Status Reconciler::Commit(const Transaction& transaction) {
@@ -137,6 +148,7 @@ absl::StatusOr<Reconciler::GangSteps> Reconciler::GangStepsOf(const v1::Job& job
     if (!event.has_step()) continue;
     done.furthest = std::max(done.furthest, event.step().step());
     done.epoch = event.epoch();
+    if (event.epoch() == job.epoch()) done.newest = event.step().step();
   }
   return done;
 }

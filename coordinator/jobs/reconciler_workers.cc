@@ -27,7 +27,11 @@ absl::Status Reconciler::WorkerRegistered(const v1::Node& node, uint64_t session
     log::Warn("worker ", node.name(), ": ", warning);
   EndDrainOfFormer(node.name(), instance);
   // What was sent to its last connection may be lost.
-  std::erase_if(sent_ns_, [&](const auto& sent) { return sent.first.worker == node.name(); });
+  for (auto sent = sent_ns_.lower_bound({.worker = node.name(), .job = "", .epoch = 0, .kind = 0});
+       sent != sent_ns_.end() && sent->first.worker == node.name();) {
+    sent = sent_ns_.erase(sent);
+  }
+  TouchJobsOn(node.name());
   return absl::OkStatus();
 }
 
@@ -39,8 +43,7 @@ absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
   }
   switch (message.message_case()) {
     case v1::WorkerMessage::kHeartbeat:
-      return cluster_.Heartbeat(worker, session, message.heartbeat(), clock_.MonotonicNanos(),
-                                clock_.UnixMillis());
+      return TakeHeartbeat(worker, session, message.heartbeat());
     case v1::WorkerMessage::kKvSet: {
       const Entry* entry = Find(message.kv_set().job());
       if (entry == nullptr || entry->job.epoch() != message.kv_set().epoch()) {
@@ -80,8 +83,19 @@ absl::Status Reconciler::WorkerSaid(std::string_view worker, uint64_t session,
   }
 }
 
+absl::Status Reconciler::TakeHeartbeat(std::string_view worker, uint64_t session,
+                                       const v1::Heartbeat& heartbeat) {
+  const uint64_t before = cluster_.places_version();
+  RETURN_IF_ERROR(
+      cluster_.Heartbeat(worker, session, heartbeat, clock_.MonotonicNanos(), clock_.UnixMillis()));
+  TouchJobsOn(worker, /*is_urgent=*/cluster_.places_version() != before);
+  if (heartbeat.ranks_size() > 0) strays_on_.emplace(worker);
+  return absl::OkStatus();
+}
+
 void Reconciler::WorkerGone(std::string_view worker, uint64_t session) {
   cluster_.Disconnect(worker, session);
+  TouchJobsOn(worker);
 }
 
 void Reconciler::StoodStill(int64_t ns) { cluster_.Excuse(ns, clock_.MonotonicNanos()); }
@@ -121,10 +135,10 @@ absl::Status Reconciler::CheckPlaced(std::string_view worker, std::string_view j
 }
 
 bool Reconciler::MayHaveProgram(std::string_view worker, std::string_view sha256) {
-  return std::any_of(jobs_.begin(), jobs_.end(), [&](auto& job) {
-    const auto& programs = job.second.job.plan().program_sha256();
-    return std::find(programs.begin(), programs.end(), sha256) != programs.end() &&
-           IsPlacedOn(job.second, worker);
+  const std::set<std::string>& there = index_.On(worker);
+  return std::any_of(there.begin(), there.end(), [&](const std::string& id) {
+    const auto& programs = Find(id)->job.plan().program_sha256();
+    return std::find(programs.begin(), programs.end(), sha256) != programs.end();
   });
 }
 

@@ -2,6 +2,8 @@
 #include "coordinator/jobs/scheduler.h"
 
 #include <algorithm>
+#include <compare>
+#include <functional>
 #include <map>
 #include <tuple>
 
@@ -19,6 +21,7 @@ struct Need {
   int64_t device_bytes = 0;  // 0: any
   bool cuda = false;
   bool either = false;  // the job did not say which
+  auto operator<=>(const Need&) const = default;
 };
 
 bool Matches(const Need& need, const NodeView& node) {
@@ -136,74 +139,111 @@ v1::Placement Take(uint32_t ranks, uint32_t ranks_per_node, const std::vector<No
   return placement;
 }
 
+// One run through the queue. What jobs of the same need have in common is found once, for the first
+// of them: thousands may wait behind a full cluster.
 class Round {
  public:
-  explicit Round(absl::Span<const NodeView> nodes) : nodes_(nodes.begin(), nodes.end()) {}
+  explicit Round(absl::Span<const NodeView> nodes)
+      : nodes_(nodes.begin(), nodes.end()), held_by_(nodes.size()) {}
 
   Decision Consider(const v1::Job& job) {
-    Decision decision{.job = job.id()};
     const Need need = NeedOfPlan(job);
-    std::vector<NodeView*> matching;
-    for (NodeView& node : nodes_) {
-      if (Matches(need, node)) matching.push_back(&node);
-    }
-    if (matching.size() < need.nodes) {
-      decision.reason = v1::REASON_NO_MATCHING_WORKER;
-      decision.message = NoMatchMessage(need, static_cast<uint32_t>(matching.size()), nodes_);
+    Group& group = GroupOf(need);
+    if (group.settled) return {.job = job.id(), .reason = group.reason, .message = group.message};
+    Decision decision{.job = job.id()};
+    if (group.matching.size() < need.nodes) {
+      group.settled = true;
+      decision.reason = group.reason = v1::REASON_NO_MATCHING_WORKER;
+      decision.message = group.message =
+          NoMatchMessage(need, static_cast<uint32_t>(group.matching.size()), nodes_);
       return decision;
     }
-    std::vector<NodeView*> free = FreeAmong(matching, need);
+    std::vector<NodeView*> free = FreeAmong(group.matching, need);
     if (free.size() >= need.nodes) {
       decision.placement =
           Take(std::max<uint32_t>(1, job.plan().layout().ranks()), need.devices, free);
       return decision;
     }
-    decision.reason = v1::REASON_WAITING_FOR_DEVICES;
-    decision.message = WaitMessage(need, matching, free.size());
-    for (const NodeView* node : matching) held_.emplace(node->name, job.id());
+    // All of its workers are kept for somebody: for the next of that need nothing changes any more.
+    group.settled = !AheadOn(group.matching).empty();
+    decision.reason = group.reason = v1::REASON_WAITING_FOR_DEVICES;
+    decision.message = group.message = WaitMessage(need, group.matching, free.size());
+    for (const size_t node : group.matching) {
+      if (held_by_[node].empty()) held_by_[node] = job.id();
+    }
     return decision;
   }
 
  private:
-  // The fullest first, so that empty workers stay whole for larger jobs; then by name.
-  std::vector<NodeView*> FreeAmong(const std::vector<NodeView*>& matching, const Need& need) const {
-    std::vector<NodeView*> free;
-    for (NodeView* node : matching) {
-      if (need.nodes > 1 && !node->problem.empty()) continue;
-      if (!held_.contains(node->name) && FreeDevices(*node) >= need.devices) free.push_back(node);
+  struct Group {
+    std::vector<size_t> matching;  // nodes
+    // Every further job of this need waits, for this reason.
+    bool settled = false;
+    v1::Reason reason = v1::REASON_NONE;
+    std::string message;
+  };
+
+  Group& GroupOf(const Need& need) {
+    const auto [found, is_new] = groups_.try_emplace(need);
+    if (!is_new) return found->second;
+    for (size_t node = 0; node < nodes_.size(); ++node) {
+      if (Matches(need, nodes_[node])) found->second.matching.push_back(node);
     }
-    std::sort(free.begin(), free.end(), [](const NodeView* a, const NodeView* b) {
-      return std::make_tuple(FreeDevices(*a), a->name) < std::make_tuple(FreeDevices(*b), b->name);
-    });
+    return found->second;
+  }
+
+  // Of those with enough devices the fullest come first, so that empty workers stay whole for
+  // larger jobs; then by name. Only the `need.nodes` that would be taken are in that order.
+  std::vector<NodeView*> FreeAmong(const std::vector<size_t>& matching, const Need& need) {
+    std::vector<NodeView*> free;
+    for (const size_t index : matching) {
+      NodeView& node = nodes_[index];
+      if (need.nodes > 1 && !node.problem.empty()) continue;
+      if (held_by_[index].empty() && FreeDevices(node) >= need.devices) free.push_back(&node);
+    }
+    const auto taken = std::min<size_t>(need.nodes, free.size());
+    std::partial_sort(free.begin(), free.begin() + static_cast<ptrdiff_t>(taken), free.end(),
+                      [](const NodeView* a, const NodeView* b) {
+                        return std::make_tuple(FreeDevices(*a), std::cref(a->name)) <
+                               std::make_tuple(FreeDevices(*b), std::cref(b->name));
+                      });
     return free;
   }
 
-  std::string WaitMessage(const Need& need, const std::vector<NodeView*>& matching,
+  // The waiting job that keeps the last of these that is kept; empty: none is.
+  std::string AheadOn(const std::vector<size_t>& matching) const {
+    for (auto node = matching.rbegin(); node != matching.rend(); ++node) {
+      if (!held_by_[*node].empty()) return held_by_[*node];
+    }
+    return "";
+  }
+
+  std::string WaitMessage(const Need& need, const std::vector<size_t>& matching,
                           size_t enough) const {
     uint32_t devices = 0;
     uint32_t free = 0;
-    std::string ahead;
-    for (const NodeView* node : matching) {
-      devices += node->devices;
-      free += FreeDevices(*node);
-      auto held = held_.find(node->name);
-      if (held != held_.end()) ahead = held->second;
+    for (const size_t node : matching) {
+      devices += nodes_[node].devices;
+      free += FreeDevices(nodes_[node]);
     }
     std::string text =
         absl::StrCat("needs ", Describe(need), "; ", free, " of the ", devices, " devices on ",
                      Count(matching.size(), "matching worker"), " are free now");
+    const std::string ahead = AheadOn(matching);
     if (!ahead.empty()) return absl::StrCat(text, ", and job ", ahead, " is ahead of it");
     if (need.nodes > 1) {
       absl::StrAppend(&text, " (", enough, " of the ", need.nodes, " workers needed have enough)");
-      for (const NodeView* node : matching) {
-        if (!node->problem.empty()) absl::StrAppend(&text, "; ", node->name, ": ", node->problem);
+      for (const size_t index : matching) {
+        const NodeView& node = nodes_[index];
+        if (!node.problem.empty()) absl::StrAppend(&text, "; ", node.name, ": ", node.problem);
       }
     }
     return text;
   }
 
   std::vector<NodeView> nodes_;
-  std::map<std::string, std::string> held_;  // node -> the waiting job that keeps it
+  std::vector<std::string> held_by_;  // of each node: the waiting job that keeps it
+  std::map<Need, Group> groups_;
 };
 
 }  // namespace
@@ -228,8 +268,8 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
   }
   std::sort(matching.begin(), matching.end(), [](const NodeView* a, const NodeView* b) {
     // The best first: a job that may take fewer workers than there are takes those.
-    return std::make_tuple(a->threads_per_device, a->device_memory_bytes, b->name) >
-           std::make_tuple(b->threads_per_device, b->device_memory_bytes, a->name);
+    return std::make_tuple(a->threads_per_device, a->device_memory_bytes, std::cref(b->name)) >
+           std::make_tuple(b->threads_per_device, b->device_memory_bytes, std::cref(a->name));
   });
   const bool pinned = spec.layout().dp() > 0;
   const uint32_t wanted = pinned ? need.nodes : std::max(need.nodes, spec.resources().nodes_max());
@@ -238,7 +278,7 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
   Budget budget{.nodes = static_cast<uint32_t>(matching.size())};
   if (need.cuda) budget.device = "cuda";
   budget.ranks = budget.nodes * need.devices;
-  budget.profile = matching.back()->profile;  // a step is as slow as its slowest rank
+  budget.profile = *matching.back()->profile;  // a step is as slow as its slowest rank
   budget.threads_per_rank = matching.back()->threads_per_device;
   for (const NodeView* node : matching) {
     budget.external_bytes = std::max(budget.external_bytes, node->external_bytes);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,7 +27,8 @@ struct NodeView {
   int64_t device_memory_bytes = 0;  // each; 0: not limited
   uint32_t threads_per_device = 1;
   bool cuda = false;  // its devices are GPUs
-  v1::HardwareProfile profile;
+  // Shared: thousands of nodes are looked at together, and profiles are long. Never null.
+  std::shared_ptr<const v1::HardwareProfile> profile = std::make_shared<v1::HardwareProfile>();
   int64_t external_bytes = 0;  // learned here of jobs of this shape, outside the arenas; 0: nothing
   std::set<uint32_t> used;     // devices that hold ranks or are promised
   std::string problem;         // why it takes no part in jobs of several workers; empty: it does
@@ -46,7 +48,8 @@ struct Decision {
   std::string message;
 };
 // One decision for each of `waiting` (planned jobs, in any order), in the order in which they were
-// considered. `nodes` are those that take ranks now.
+// considered. `nodes` are those that take ranks now. Jobs that need the same are told the same, so
+// that thousands behind a full cluster cost little.
 std::vector<Decision> Schedule(absl::Span<const v1::Job* const> waiting,
                                absl::Span<const NodeView> nodes);
 

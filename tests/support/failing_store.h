@@ -9,10 +9,12 @@ namespace terrace {
 
 class FailingStore final : public Store {
  public:
-  bool full = false;  // commits fail as on a full disk
+  bool full = false;     // commits fail as on a full disk
+  int jobs_written = 0;  // by commits so far
 
   absl::Status Commit(const Transaction& transaction) override {
     if (full) return absl::ResourceExhaustedError("the disk is full");
+    jobs_written += static_cast<int>(transaction.jobs.size());
     return inner_.Commit(transaction);
   }
   absl::StatusOr<v1::Job> GetJob(std::string_view id) const override { return inner_.GetJob(id); }

@@ -34,21 +34,22 @@ NodeView ViewOf(const v1::Node& node) {
 
 TEST(ClusterTest, AGpuThatRanksShareIsLookedUpByItsWholeMemory) {
   const NodeView view = ViewOf(Gpus("NVIDIA A100-SXM4-80GB", 2, 42 * kGb, 85 * kGb));
-  EXPECT_EQ(view.profile.name(), "A100-80GB");
+  EXPECT_EQ(view.profile->name(), "A100-80GB");
   EXPECT_EQ(view.device_memory_bytes, 42 * kGb) << "a rank may have half of it";
   EXPECT_EQ(view.external_bytes, OverheadOf(Generation::kAmpere).total());
 }
 
 // Workers that do not say.
 TEST(ClusterTest, WithoutItsWholeMemoryAGpuIsLookedUpByWhatIsOffered) {
-  EXPECT_EQ(ViewOf(Gpus("NVIDIA A100-SXM4-80GB", 1, 85 * kGb, 0)).profile.name(), "A100-80GB");
+  EXPECT_EQ(ViewOf(Gpus("NVIDIA A100-SXM4-80GB", 1, 85 * kGb, 0)).profile->name(), "A100-80GB");
 }
 
 TEST(ClusterTest, WhatStandsForAnUnknownGpuIsNamed) {
   const v1::Node node = Gpus("NVIDIA A10", 1, 24 * kGb, 24 * kGb);
   const NodeView view = ViewOf(node);
-  EXPECT_EQ(view.profile.name(), "H100-80GB in place of NVIDIA A10, which is not in the catalogue");
-  EXPECT_GT(view.profile.bf16_flops_per_second(), 1e14) << "rates of a GPU";
+  EXPECT_EQ(view.profile->name(),
+            "H100-80GB in place of NVIDIA A10, which is not in the catalogue");
+  EXPECT_GT(view.profile->bf16_flops_per_second(), 1e14) << "rates of a GPU";
   EXPECT_EQ(view.external_bytes, OverheadOf(Generation::kHopper).total());
   EXPECT_THAT(GpuWarning(node),
               AllOf(HasSubstr("has no NVIDIA A10"), HasSubstr("rates of H100-80GB")));
@@ -207,11 +208,11 @@ TEST(ClusterTest, RatesMeasuredOfTheGpuStayAndThoseOfAnotherAreNamed) {
   measured.set_memory_bytes_per_second(5e11);
   measured.set_to_device_bytes_per_second(2e10);
   measured.set_to_host_bytes_per_second(2e10);
-  EXPECT_EQ(ViewOf(node).profile.name(), "NVIDIA A10");
-  EXPECT_TRUE(ViewOf(node).profile.measured());
+  EXPECT_EQ(ViewOf(node).profile->name(), "NVIDIA A10");
+  EXPECT_TRUE(ViewOf(node).profile->measured());
   EXPECT_THAT(GpuWarning(node), HasSubstr("layouts are chosen by the rates of H100-80GB"));
   measured.set_name("NVIDIA L4");
-  EXPECT_FALSE(ViewOf(node).profile.measured());
+  EXPECT_FALSE(ViewOf(node).profile->measured());
   EXPECT_THAT(GpuWarning(node),
               AllOf(HasSubstr("the profile of NVIDIA A10 is not used, as it is of NVIDIA L4"),
                     HasSubstr("--refresh")));

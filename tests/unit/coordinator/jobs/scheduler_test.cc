@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 namespace terrace {
 namespace {
 
@@ -137,7 +139,9 @@ TEST(BudgetTest, TheWeakestChosenWorkerSetsTheRates) {
   strong.device_memory_bytes = 1000;
   NodeView weak = Node("w1", 2);
   weak.device_memory_bytes = 500;
-  weak.profile.set_name("weak");
+  v1::HardwareProfile profile;
+  profile.set_name("weak");
+  weak.profile = std::make_shared<v1::HardwareProfile>(profile);
   const auto budget = BudgetFor(spec, {strong, weak});
   ASSERT_TRUE(budget.ok()) << budget.status();
   EXPECT_EQ(budget->nodes, 2);

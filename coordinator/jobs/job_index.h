@@ -1,0 +1,63 @@
+// The jobs that have not ended by what is to be done about them, so that a pass of the control loop
+// touches those that something has happened to, however many there are.
+//
+// Holds ids only. Thread-compatible.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/v1/job.pb.h"
+
+namespace terrace {
+
+class JobIndex {
+ public:
+  // A job that is new, or has changed.
+  void Put(const v1::Job& job);
+  void Erase(std::string_view id);
+
+  // With a gang, or the rest of one: STARTING, RUNNING or RECOVERING.
+  const std::set<std::string>& with_gang() const { return with_gang_; }
+  // That have a plan and wait to be placed, by the number of their submission.
+  const std::map<int64_t, std::string>& waiting() const { return waiting_; }
+  // For which a plan is to be made, or made anew, as soon as a worker could hold them.
+  const std::set<std::string>& unplanned() const { return unplanned_; }
+  // That wait for a smaller layout.
+  const std::set<std::string>& shrinking() const { return shrinking_; }
+  // Of with_gang() those whose gang is, or was, placed on that worker.
+  const std::set<std::string>& On(std::string_view worker) const;
+  // One that writes its checkpoints there, of a path without a slash at its end; empty: none does.
+  std::string_view WriterTo(std::string_view directory) const;
+
+  // Without the slash that a path may have at its end.
+  static std::string_view DirectoryName(std::string_view path);
+
+ private:
+  struct Known {
+    int64_t number = 0;
+    int64_t epoch = -1;                // of `workers`
+    std::vector<std::string> workers;  // of its gang; empty: it has none
+    std::string directory;
+  };
+
+  void Place(const v1::Job& job, bool has_gang, Known* known);
+  void TakeFromWorkers(const std::string& id, Known* known);
+
+  std::map<std::string, Known, std::less<>> known_;
+  std::set<std::string> with_gang_;
+  std::map<int64_t, std::string> waiting_;
+  std::set<std::string> unplanned_;
+  std::set<std::string> shrinking_;
+  std::map<std::string, std::set<std::string>, std::less<>> by_worker_;
+  std::multimap<std::string, std::string, std::less<>> by_directory_;
+  const std::set<std::string> none_;
+};
+
+}  // namespace terrace
