@@ -320,7 +320,7 @@ int Main(int argc, char** argv) {
   }
   log::Init("coordinator", log::ParseLevel(options.log_level));
   if (serve->parsed()) return Exit(options, Serve(options.serve));
-  if (planner->parsed()) return Exit(options, AnswerRequest());
+  if (planner->parsed()) return Exit(options, AnswerRequests());
   if (plan->parsed()) return Plan(options);
   if (explain->parsed()) return Explain(options);
   if (schema->parsed()) {

@@ -52,6 +52,7 @@ int64_t FrameLength(std::string_view bytes) {
 absl::Status ReadFrame(int fd, google::protobuf::Message* message) {
   char head[kFrameLengthBytes];
   ASSIGN_OR_RETURN(const size_t begun, ReadFully(fd, head, sizeof head));
+  if (begun == 0) return absl::OutOfRangeError("the other end was closed");
   const int64_t length = begun == sizeof head ? FrameLength({head, sizeof head}) : -1;
   if (length < 0) return absl::DataLossError("no message has this length");
   std::string bytes(static_cast<size_t>(length), '\0');

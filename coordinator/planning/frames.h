@@ -24,7 +24,7 @@ absl::Status AppendFrame(const google::protobuf::Message& message, std::string* 
 // The length that the first kFrameLengthBytes of `bytes` tell; -1 when it is none.
 int64_t FrameLength(std::string_view bytes);
 
-// Blocking.
+// Blocking. OUT_OF_RANGE: the other end was closed before a message began.
 absl::Status ReadFrame(int fd, google::protobuf::Message* message);
 absl::Status WriteFrame(int fd, const google::protobuf::Message& message);
 

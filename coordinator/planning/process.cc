@@ -143,6 +143,12 @@ absl::StatusOr<bool> PlannerProcess::ReceiveSome(std::string* bytes) {
   return got == 0 || (got < 0 && !Retry(errno));
 }
 
+// Whatever can be read now is its end, or nothing that it was asked for.
+bool PlannerProcess::IsIdle() const {
+  pollfd fd = {.fd = socket_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&fd, 1, 0) == 0;
+}
+
 int64_t PlannerProcess::HeldBytes() const {
   std::ifstream status(absl::StrCat("/proc/", pid_, "/status"));
   int64_t kib = 0;

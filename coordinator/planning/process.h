@@ -1,5 +1,6 @@
 // One planner process: this program again, as `terrace-coordinator planner`, at the other end of a
-// socket. It answers one request; what it does to itself is an error of that request.
+// socket. It answers one request after another; what it does to itself is an error of the request
+// that it works on.
 //
 // Used on the thread that started it: the process dies with that thread.
 //
@@ -39,10 +40,13 @@ class PlannerProcess {
   PlannerProcess& operator=(const PlannerProcess&) = delete;
 
   using Tell = std::function<void(const v1::EvaluationProgress&)>;
-  // Its answer, whatever that says. ABORTED: it died, with how. Call once. `tell`, which may be
+  // Its answer, whatever that says. ABORTED: it died, with how. After an error nothing more can be
+  // asked. `tell`, which may be
   // empty, is told how far it is meanwhile.
   absl::StatusOr<v1::PlannerAnswer> Ask(const v1::PlannerRequest& request, const Watch& watch,
                                         const Tell& tell = {});
+  // It has answered all that it was asked, and lives.
+  bool IsIdle() const;
   // Resident and swapped out; 0 when it is gone.
   int64_t HeldBytes() const;
   // Behind whatever else wants the processors.

@@ -111,6 +111,7 @@ ProcessPlanner::Turn ProcessPlanner::TakeTurn() {
 
 void ProcessPlanner::Run() {
   const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return HasTurn(); };
+  Idle idle;
   while (true) {
     Turn turn;
     {
@@ -119,18 +120,29 @@ void ProcessPlanner::Run() {
       if (stopping_) return;
       turn = TakeTurn();
     }
-    absl::StatusOr<v1::PlannerAnswer> answer = Do(turn);
+    absl::StatusOr<v1::PlannerAnswer> answer = Do(turn, idle);
     End(std::move(turn), std::move(answer));
   }
 }
 
-absl::StatusOr<v1::PlannerAnswer> ProcessPlanner::Do(Turn& turn) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<PlannerProcess> process,
-                   PlannerProcess::Start(options_.program));
+absl::StatusOr<v1::PlannerAnswer> ProcessPlanner::Do(Turn& turn, Idle& idle) {
+  std::unique_ptr<PlannerProcess> process = std::exchange(idle.process, nullptr);
+  if (process == nullptr || !process->IsIdle()) {
+    ASSIGN_OR_RETURN(process, PlannerProcess::Start(options_.program));
+    idle.asked = 0;
+  }
   if (turn.lane == Lane::kSlow) process->Yield();
-  return process->Ask(turn.task.work.request,
-                      [&](int64_t held_bytes) { return Watch(turn, held_bytes, *process); },
-                      turn.task.work.tell);
+  ASSIGN_OR_RETURN(v1::PlannerAnswer answer,
+                   process->Ask(
+                       turn.task.work.request,
+                       [&](int64_t held_bytes) { return Watch(turn, held_bytes, *process); },
+                       turn.task.work.tell));
+  // One that was slow runs behind all others, for good.
+  if (turn.lane == Lane::kQuick && ++idle.asked < kAskedMax &&
+      process->HeldBytes() <= kIdleBytesMax) {
+    idle.process = std::move(process);
+  }
+  return answer;
 }
 
 absl::Status ProcessPlanner::Watch(Turn& turn, int64_t held_bytes, const PlannerProcess& process) {

@@ -1,5 +1,7 @@
 // Plans in processes of their own, with limits of time and memory: what a plan takes, or does to
-// its process, is none of the coordinator's, and its memory goes back to the system.
+// its process, is none of the coordinator's. A process that was quick and holds little is asked
+// again, since starting one takes longer than to read a spec; all others end, and their memory goes
+// back to the system.
 //
 // Some may work at a time, in two lanes. All begin in the quick one, the smallest models first, and
 // leave it after kQuickTime: for the slow lane while that has room, else they end and begin again
@@ -11,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -28,6 +31,9 @@ class PlannerProcess;
 inline constexpr int kQuickPlans = 2;  // at a time
 inline constexpr int kSlowPlans = 2;
 inline constexpr absl::Duration kQuickTime = absl::Seconds(1);
+// That a process may hold and be asked again, and how often.
+inline constexpr int64_t kIdleBytesMax = int64_t{64} << 20;
+inline constexpr int kAskedMax = 1000;
 // Whoever has waited so long comes before smaller ones.
 inline constexpr absl::Duration kPatience = absl::Seconds(30);
 
@@ -66,7 +72,12 @@ class ProcessPlanner final : public Planner {
   Turn TakeTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes turns until the planner stops. The body of a thread.
   void Run();
-  absl::StatusOr<v1::PlannerAnswer> Do(Turn& turn);
+  // `idle` is the thread's process between turns, where it has one.
+  struct Idle {
+    std::unique_ptr<PlannerProcess> process;
+    int asked = 0;
+  };
+  absl::StatusOr<v1::PlannerAnswer> Do(Turn& turn, Idle& idle);
   // Whether the turn may go on.
   absl::Status Watch(Turn& turn, int64_t held_bytes, const PlannerProcess& process);
   void End(Turn turn, absl::StatusOr<v1::PlannerAnswer> answer);

@@ -190,19 +190,23 @@ v1::PlannerAnswer AnswerOf(const v1::PlannerRequest& request, const TellProgress
   return status.ok() ? answer : Failed(status);
 }
 
-absl::Status AnswerRequest() {
+absl::Status AnswerRequests() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::ofstream("/proc/self/oom_score_adj") << kOomScore;
-  v1::PlannerRequest request;
-  RETURN_IF_ERROR(ReadFrame(STDIN_FILENO, &request));
   const TellProgress tell = [](const v1::EvaluationProgress& progress) {
     v1::PlannerAnswer now;
     *now.mutable_progress() = progress;
     (void)WriteFrame(STDOUT_FILENO, now);  // who has gone is found when the answer is written
   };
-  const absl::Status written = WriteFrame(STDOUT_FILENO, AnswerOf(request, tell));
-  if (!absl::IsResourceExhausted(written)) return written;
-  return WriteFrame(STDOUT_FILENO, Failed(written));
+  while (true) {
+    v1::PlannerRequest request;
+    const absl::Status read = ReadFrame(STDIN_FILENO, &request);
+    if (absl::IsOutOfRange(read)) return absl::OkStatus();  // nobody asks any more
+    RETURN_IF_ERROR(read);
+    absl::Status written = WriteFrame(STDOUT_FILENO, AnswerOf(request, tell));
+    if (absl::IsResourceExhausted(written)) written = WriteFrame(STDOUT_FILENO, Failed(written));
+    RETURN_IF_ERROR(written);
+  }
 }
 
 }  // namespace terrace

@@ -17,8 +17,9 @@ using TellProgress = std::function<void(const v1::EvaluationProgress&)>;
 
 v1::PlannerAnswer AnswerOf(const v1::PlannerRequest& request, const TellProgress& tell = {});
 
-// Answers on standard output the request that comes on standard input. The process dies with the
-// thread that started it, and is what the system kills first when memory runs out.
-absl::Status AnswerRequest();
+// Answers on standard output the requests that come on standard input, until that is closed. The
+// process dies with the thread that started it, and is what the system kills first when memory runs
+// out.
+absl::Status AnswerRequests();
 
 }  // namespace terrace

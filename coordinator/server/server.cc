@@ -20,6 +20,7 @@
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "coordinator/control/control.h"
+#include "coordinator/planning/caching_planner.h"
 #include "coordinator/planning/process_planner.h"
 #include "coordinator/server/audit.h"
 #include "coordinator/server/call_guard.h"
@@ -172,8 +173,9 @@ absl::Status Serve(const ServeOptions& options) {
   ASSIGN_OR_RETURN(const auto tls, ServerTls::Make(options, gate));
   ASSIGN_OR_RETURN(auto store, SqliteStore::Open(options.state_directory + "/state.db"));
   const SystemClock clock;
-  ProcessPlanner planner(
+  ProcessPlanner processes(
       {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes});
+  CachingPlanner planner(processes);
   Control control({}, *store, clock, planner);
   CoordinatorMetrics metrics(
       options.version, [&control] { return control.PublishedStats(); },

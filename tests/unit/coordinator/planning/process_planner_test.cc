@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <filesystem>
@@ -159,13 +160,35 @@ TEST_F(ProcessPlannerTest, TimeAndMemoryAreLimited) {
 
 TEST_F(ProcessPlannerTest, APlanThatNobodyWaitsForEnds) {
   ProcessPlanner planner(Options());
+  const v1::PlannerRequest huge = Plan(planner, kHuge);
+  const std::set<pid_t> idle = Children();
   std::atomic<bool> abandoned = false;
-  Asked large(planner, Plan(planner, kHuge), 0, [&abandoned] { return abandoned.load(); });
+  Asked large(planner, huge, 0, [&abandoned] { return abandoned.load(); });
   absl::SleepFor(absl::Milliseconds(200));
   EXPECT_FALSE(large.done());
   abandoned = true;
   EXPECT_EQ(large.Wait().status().code(), absl::StatusCode::kCancelled);
-  EXPECT_TRUE(Children().empty());
+  const std::set<pid_t> left = Children();
+  EXPECT_TRUE(std::includes(idle.begin(), idle.end(), left.begin(), left.end()));
+}
+
+TEST_F(ProcessPlannerTest, AProcessThatWasQuickIsAskedAgainAndOneThatDiedIsReplaced) {
+  ProcessPlanner planner(Options());
+  std::set<pid_t> used;
+  for (int i = 0; i < 20; ++i) {
+    Asked read(planner, Read(kTiny));
+    ASSERT_TRUE(read.Wait().ok()) << read.Wait().status();
+    const std::set<pid_t> now = Children();
+    used.insert(now.begin(), now.end());
+  }
+  EXPECT_LE(used.size(), size_t{kQuickPlans + kSlowPlans}) << "one for each thread";
+  for (const pid_t pid : Children()) kill(pid, SIGKILL);
+  absl::SleepFor(absl::Milliseconds(200));  // until they are gone
+  for (int i = 0; i < 8; ++i) {
+    Asked read(planner, Read(kTiny));
+    EXPECT_TRUE(read.Wait().ok()) << "who died idle is no error of the next: "
+                                  << read.Wait().status();
+  }
 }
 
 TEST_F(ProcessPlannerTest, StoppingEndsAtOnceWhatIsUnderWayAndWhatWaits) {
