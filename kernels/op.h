@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "kernels/format.h"
+#include "kernels/optimizer_rule.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor_view.h"
 
@@ -164,7 +165,7 @@ enum class Op : uint8_t {
   kSum,
   // total[2] = sum over the rows of stats[n,2].   stats R, total W.
   kSumStats,
-  // From the reduced statistics of the step to the factor that AdamW multiplies gradients by.
+  // From the reduced statistics of the step to the factor that kUpdate multiplies gradients by.
   //   squares[n] f32 R (one partial sum of squares of the *summed* gradient each), total[2] f32 R
   //   {loss sum, tokens},
   //   out[4] f32 W: {scale, grad_norm, mean loss, skip}, schedule[4] f32 R ?. With f = schedule[3],
@@ -174,21 +175,23 @@ enum class Op : uint8_t {
   //   scale = 0 when grad_norm is not finite or tokens is 0.
   //   ClipAttrs
   kGradScale,
-  // AdamW, Loshchilov and Hutter 2017 (arXiv 1711.05101), PyTorch's order of operations, f32.
-  //   grad[n] R, param[n] U, m[n] U, v[n] U (both f32 or both bf16, then rounded to the nearest),
-  //   scale[4] R (kGradScale's out; nothing changes when skip is set),
-  //   schedule[4] f32 R: {learning rate, 1 - beta1^t, 1 - beta2^t, any}.    AdamwAttrs
-  kAdamw,
+  // The optimizer's update of weights by attrs.rule (optimizer_rule.h), in f32. m and v are there
+  // as
+  // the rule keeps one moment, two or none.
+  //   grad[n] R, param[n] U, m[n] U ?, v[n] U ? (both f32 or both bf16, then rounded to the
+  //   nearest), scale[4] R (kGradScale's out; nothing changes when skip is set),
+  //   schedule[4] f32 R: {learning rate, 1 - beta1^t, 1 - beta2^t, any}.    UpdateAttrs
+  kUpdate,
   // The same with weights in bf16 and no copy of them in f32: computed in f32 from what they are,
   // rounded stochastically to what they become (rounding.h).
-  //   grad[n] R, param[n] bf16 U, m[n] U, v[n] U (as in kAdamw), scale[4] R, schedule[4] R, step[1]
-  //   i32 R: the bits are those of this step.    AdamwAttrs
-  kAdamwStochastic,
-  // kAdamw with moments in int8 blocks (dynamic_map.h) of attrs.block elements, the last perhaps of
-  // fewer: decoded, updated in f32 and encoded again.
-  //   grad[n] R, param[n] f32 U, m[n] u8 U, v[n] u8 U, scale[4] R, schedule[4] R, m_scales[b] f32
-  //   U, v_scales[b] f32 U, b blocks.    AdamwAttrs
-  kAdamwInt8,
+  //   grad[n] R, param[n] bf16 U, m[n] U ?, v[n] U ? (as in kUpdate), scale[4] R, schedule[4] R,
+  //   step[1] i32 R: the bits are those of this step.    UpdateAttrs
+  kUpdateStochastic,
+  // kUpdate with moments in int8 blocks (dynamic_map.h) of attrs.block elements, the last perhaps
+  // of fewer: decoded, updated in f32 and encoded again. The rule keeps at least one.
+  //   grad[n] R, param[n] f32 U, m[n] u8 U, v[n] u8 U ?, scale[4] R, schedule[4] R, m_scales[b] f32
+  //   U, v_scales[b] f32 U ?, b blocks.    UpdateAttrs
+  kUpdateInt8,
   // The codes and scales of x in blocks of attrs.block elements, the last perhaps of fewer
   // (block_codes.h). Where a byte has two codes, n is even and codes[c] has c = n / 2, else c = n.
   // With attrs.runs x is so many runs of attrs.parts parts, whole blocks each, and codes and scales
@@ -205,8 +208,8 @@ enum class Op : uint8_t {
   kLastOp = kSumBlocks,
 };
 
-constexpr bool IsAdamw(Op op) {
-  return op == Op::kAdamw || op == Op::kAdamwStochastic || op == Op::kAdamwInt8;
+constexpr bool IsUpdate(Op op) {
+  return op == Op::kUpdate || op == Op::kUpdateStochastic || op == Op::kUpdateInt8;
 }
 
 std::string_view Name(Op op);  // "layer_norm_grad"
@@ -336,7 +339,7 @@ struct ClipAttrs {
   float clip_grad_norm = 0;  // <= 0: no clipping
   bool operator==(const ClipAttrs&) const = default;
 };
-// Of kAdamwStochastic: whose random bits its weights are rounded with. Element i of the operand is
+// Of kUpdateStochastic: whose random bits its weights are rounded with. Element i of the operand is
 // element first + i of the state that rests in `buffer`, whose tensors the program names.
 struct RoundingAttrs {
   uint64_t seed = 0;
@@ -346,14 +349,15 @@ struct RoundingAttrs {
   std::shared_ptr<const std::vector<RoundingPart>> parts;
   bool operator==(const RoundingAttrs&) const = default;
 };
-struct AdamwAttrs {
-  float beta1 = 0.9f;
+struct UpdateAttrs {
+  OptimizerRule rule = OptimizerRule::kAdamw;
+  float beta1 = 0.9f;  // of kMomentum and kNesterov the momentum
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   RoundingAttrs rounding = {};
-  int64_t block = 0;  // of kAdamwInt8: elements of a moment that share a scale
-  bool operator==(const AdamwAttrs&) const = default;
+  int64_t block = 0;  // of kUpdateInt8: elements of a moment that share a scale
+  bool operator==(const UpdateAttrs&) const = default;
 };
 
 // int8_linear, int4_linear or fp8, in blocks of so many elements.
@@ -367,7 +371,7 @@ struct BlockAttrs {
 
 using OpAttrs =
     std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs,
-                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, AdamwAttrs, AttentionBlockAttrs,
+                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, UpdateAttrs, AttentionBlockAttrs,
                  CrossEntropyAttrs, ScaleAttrs, PermuteAttrs, BlockAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };

@@ -50,9 +50,6 @@ ElementCost CostOfElement(Op op) {
     case Op::kSum: return {.operand = 0, .flops = 1};
     case Op::kSumStats: return {.operand = 0, .flops = 1};
     case Op::kGradScale: return {.operand = 0, .flops = 1};
-    case Op::kAdamw:
-    case Op::kAdamwStochastic: return {.operand = 0, .flops = 15};  // random bits are no floats
-    case Op::kAdamwInt8: return {.operand = 0, .flops = 19};  // two factors each way
     case Op::kEncodeBlocks: return {.operand = 0, .flops = 2, .optional = 3, .optional_flops = 3};
     case Op::kDecodeBlocks: return {.operand = 2, .flops = 1};
     case Op::kSumBlocks: return {.operand = 2, .flops = 2};  // of a part
@@ -111,6 +108,13 @@ int64_t TouchedElements(Op op, Operands operands, int index) {
   return rows * shape.RowElements();
 }
 
+// Random bits are no floats; a code takes a factor each way.
+int64_t UpdateFlops(Op op, const UpdateAttrs& attrs, Operands operands) {
+  const OptimizerRow& rule = RowOf(attrs.rule);
+  const int codes = op == Op::kUpdateInt8 ? 2 * rule.moments : 0;
+  return operands[0].Elements() * (rule.flops + codes);
+}
+
 }  // namespace
 
 int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
@@ -123,6 +127,9 @@ int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
       return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 5);
     case Op::kLmHeadLoss: return LossFlops(operands, 1);
     case Op::kLmHeadLossGrad: return LossFlops(operands, 3);
+    case Op::kUpdate:
+    case Op::kUpdateStochastic:
+    case Op::kUpdateInt8: return UpdateFlops(op, std::get<UpdateAttrs>(attrs), operands);
     default: break;
   }
   ElementCost cost = CostOfElement(op);

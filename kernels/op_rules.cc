@@ -288,20 +288,40 @@ std::string CheckCodes(const OpRow& row, const BlockAttrs& attrs, int codes, int
   return error.empty() ? CheckRuns(row, attrs, count) : error;
 }
 
-std::string CheckMoments(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
-  constexpr int kScales = 6, kSecondScales = 7;
-  if (row.op == Op::kAdamwInt8)
-    return CheckBlocks(row, attrs.block, operands[0].rows(), {kScales, kSecondScales}, operands);
+// A rule has the moments that its row says, and their scales where they are in blocks.
+std::string CheckMoments(const OpRow& row, const UpdateAttrs& attrs, Operands operands) {
+  constexpr int kFirst = 2, kScales = 6;
+  const OptimizerRow& rule = RowOf(attrs.rule);
+  const bool in_blocks = row.op == Op::kUpdateInt8;
+  for (int moment = 0; moment < kMomentsMax; ++moment) {
+    for (const int index : {kFirst + moment, kScales + moment}) {
+      if (index >= kScales && !in_blocks) continue;
+      if (operands[index].absent() == (moment >= rule.moments)) continue;
+      return ComplainAttr(row, "rule", std::string(rule.name),
+                          "keep " + Number(rule.moments) + " moments: operand '" +
+                              std::string(row.operands[index].name) + "' is " +
+                              (operands[index].absent() ? "absent" : "there"));
+    }
+  }
+  if (in_blocks) {
+    std::string error = CheckBlocks(row, attrs.block, operands[0].rows(), {kScales}, operands);
+    if (!error.empty() || rule.moments < kMomentsMax) return error;
+    return CheckBlocks(row, attrs.block, operands[0].rows(), {kScales + 1}, operands);
+  }
   if (attrs.block == 0) return "";
   return ComplainAttr(row, "block", Number(attrs.block), "be 0 where moments are not in blocks");
 }
 
-std::string CheckAdamw(const OpRow& row, const AdamwAttrs& attrs, Operands operands) {
+std::string CheckUpdate(const OpRow& row, const UpdateAttrs& attrs, Operands operands) {
   const auto beta_error = [&row](std::string_view name, float beta) {
     return beta >= 0 && beta < 1
                ? ""
                : ComplainAttr(row, name, std::to_string(beta), "be at least 0 and below 1");
   };
+  if (RowOf(attrs.rule).rule != attrs.rule) {
+    return ComplainAttr(row, "rule", Number(static_cast<int64_t>(attrs.rule)),
+                        "be one of the rules in kernels/optimizer_rule.h");
+  }
   std::string error = beta_error("beta1", attrs.beta1);
   if (error.empty()) error = beta_error("beta2", attrs.beta2);
   if (!error.empty()) return error;
@@ -354,10 +374,10 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       if (chunk_rows > 0) return RefuseFp8(row, precision);
       return ComplainAttr(row, "chunk_rows", Number(chunk_rows), "be at least 1");
     }
-    case Op::kAdamw:
-    case Op::kAdamwStochastic:
-    case Op::kAdamwInt8:
-      return CheckAdamw(row, std::get<AdamwAttrs>(attrs), operands);
+    case Op::kUpdate:
+    case Op::kUpdateStochastic:
+    case Op::kUpdateInt8:
+      return CheckUpdate(row, std::get<UpdateAttrs>(attrs), operands);
     case Op::kEncodeBlocks:
       return CheckCodes(row, std::get<BlockAttrs>(attrs), 1, 2, 0, operands);
     case Op::kDecodeBlocks:

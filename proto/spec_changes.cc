@@ -52,6 +52,8 @@ constexpr Watched kWatched[] = {
     {"train.optimizer.epsilon", false},
     {"train.optimizer.weight_decay", false},
     {"train.optimizer.stochastic_rounding", false},
+    {"train.optimizer.momentum", false},
+    {"train.optimizer.nesterov", false},
     {"formats.gradient", false, false, "f32"},
     {"formats.reduce", false, false, "formats.gradient"},
     {"formats.moments", false, false, "f32"},
@@ -66,6 +68,11 @@ constexpr Watched kWatched[] = {
     {"train.schedule.name", false},
     {"train.schedule.warmup_steps", false},
     {"train.schedule.min_lr", false},
+    {"train.schedule.initial_lr", false},
+    {"train.schedule.decay_steps", false},
+    {"train.schedule.decay", false, false, "linear"},
+    {"train.schedule.power", false, false, "1"},
+    {"train.schedule.cycles", false, false, "1"},
 };
 
 // Keys of a config.json that say where it came from or how it was stored.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/side_by_side.h"
 #include "base/status_macros.h"
@@ -19,6 +20,7 @@
 #include "coordinator/compiler/step.h"
 #include "coordinator/layout/rules.h"
 #include "proto/program/grid.h"
+#include "proto/program/op_codec.h"
 #include "proto/program/sequences.h"
 
 namespace terrace {
@@ -72,9 +74,26 @@ int AddRopeTable(const ModelConfig& config, int64_t positions, Graph* graph) {
                      .lifetime = v1::PERSISTENT});
 }
 
+// Of train.schedule.name and train.schedule.decay.
 v1::StepRules::Schedule ScheduleOf(const std::string& name) {
-  if (name == "linear") return v1::StepRules::LINEAR;
-  return name == "cosine" ? v1::StepRules::COSINE : v1::StepRules::CONSTANT;
+  v1::StepRules::Schedule schedule = v1::StepRules::CONSTANT;
+  v1::StepRules::Schedule_Parse(absl::AsciiStrToUpper(name), &schedule);
+  return schedule;
+}
+
+void SetSchedule(const v1::TrainSpec& train, v1::StepRules* rules) {
+  const v1::ScheduleSpec& schedule = train.schedule();
+  rules->set_schedule(ScheduleOf(schedule.name()));
+  rules->set_warmup_steps(schedule.warmup_steps());
+  rules->set_initial_learning_rate(schedule.initial_lr());
+  rules->set_min_learning_rate(schedule.min_lr());
+  if (schedule.name() == "wsd") {
+    const int64_t tenth = std::max<int64_t>(1, train.steps() / 10);
+    rules->set_decay_steps(schedule.decay_steps() > 0 ? schedule.decay_steps() : tenth);
+    rules->set_decay(ScheduleOf(schedule.decay()));
+  }
+  if (schedule.name() == "polynomial") rules->set_power(schedule.power());
+  if (schedule.name() == "cosine_restarts") rules->set_cycles(schedule.cycles());
 }
 
 v1::LossScaleRules LossScaleRulesOf(const v1::JobSpec& spec) {
@@ -95,11 +114,10 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   const int64_t rank_tokens = sequence * layout.micro_batch() * layout.micro_batches();
   rules->set_steps(train.steps());
   rules->set_learning_rate(train.optimizer().lr());
-  rules->set_min_learning_rate(train.schedule().min_lr());
-  rules->set_warmup_steps(train.schedule().warmup_steps());
-  rules->set_schedule(ScheduleOf(train.schedule().name()));
+  SetSchedule(train, rules);
   rules->set_beta1(train.optimizer().beta1());
   rules->set_beta2(train.optimizer().beta2());
+  rules->set_optimizer(EncodeRule(OptimizerOf(layout).rule));
   rules->set_micro_batches(layout.micro_batches());
   rules->set_micro_batch(layout.micro_batch());
   rules->set_sequence_length(sequence);
@@ -131,11 +149,14 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
   options.forward.for_backward = true;
   options.scales_loss = layout.precision() == "fp16";
   options.updates_at_once = UpdatesAtOnce(layout, train.clip_grad_norm());
-  options.adamw = {.beta1 = static_cast<float>(optimizer.beta1()),
-                   .beta2 = static_cast<float>(optimizer.beta2()),
-                   .epsilon = static_cast<float>(optimizer.epsilon()),
-                   .weight_decay = static_cast<float>(optimizer.weight_decay())};
-  options.adamw.rounding.seed = static_cast<uint64_t>(train.seed());
+  const kernels::OptimizerRow& rule = OptimizerOf(layout);
+  options.update = {
+      .rule = rule.rule,
+      .beta1 = static_cast<float>(rule.reads_betas ? optimizer.beta1() : optimizer.momentum()),
+      .beta2 = static_cast<float>(optimizer.beta2()),
+      .epsilon = static_cast<float>(optimizer.epsilon()),
+      .weight_decay = static_cast<float>(optimizer.weight_decay())};
+  options.update.rounding.seed = static_cast<uint64_t>(train.seed());
   return options;
 }
 
@@ -181,6 +202,23 @@ struct Job {
   compiler::RollShape roll = {};                      // of EmitInput
 };
 
+compiler::ParametersOptions ParametersOf(const Job& job) {
+  const v1::Layout& layout = job.layout;
+  const bool short_gradients = layout.gradient_format() == "bf16";
+  return {.moment_count = OptimizerOf(layout).moments,
+          .persistent_elements = std::max<int64_t>(0, layout.persistent_parameters()),
+          .offload = layout.offload(),
+          .tile_bytes = layout.tile_bytes(),
+          .matrices = layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32,
+          .precisions = job.forward.precisions,
+          .round = RoundsWeights(layout),
+          .gradients = short_gradients ? kernels::DType::kBF16 : kernels::DType::kF32,
+          .moments = MomentFormat(layout).elements,
+          .gathers = GatherFormat(layout),
+          .residuals = ResidualType(layout),
+          .moment_block = MomentBlock(layout, job.input.model->config)};
+}
+
 absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   const CompileInput& input = job.input;
   const Model& model = *input.model;
@@ -204,21 +242,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   for (int chunk = 0; chunk < job.shape.chunks; ++chunk) {
     own.push_back(chunks[compiler::ModelChunk(job.shape, stage, chunk)]);
   }
-  const Parameters parameters(
-      model, own, parallel,
-      {.persistent_elements = std::max<int64_t>(0, job.layout.persistent_parameters()),
-       .offload = job.layout.offload(),
-       .tile_bytes = job.layout.tile_bytes(),
-       .matrices = job.layout.stochastic_rounding() ? kernels::DType::kBF16 : kernels::DType::kF32,
-       .precisions = job.forward.precisions,
-       .round = RoundsWeights(job.layout),
-       .gradients =
-           job.layout.gradient_format() == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32,
-       .moments = MomentFormat(job.layout).elements,
-       .gathers = GatherFormat(job.layout),
-       .residuals = ResidualType(job.layout),
-       .moment_block = MomentBlock(job.layout, model.config)},
-      &graph);
+  const Parameters parameters(model, own, parallel, ParametersOf(job), &graph);
   ForwardOptions forward = job.forward;
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
   const compiler::StageContext context = {

@@ -17,6 +17,9 @@ namespace {
 using kernels::Access;
 using kernels::SizeOf;
 
+constexpr v1::StateKind kMomentKinds[] = {v1::FIRST_MOMENT, v1::SECOND_MOMENT};
+constexpr v1::StateKind kScalesKinds[] = {v1::FIRST_MOMENT_SCALES, v1::SECOND_MOMENT_SCALES};
+
 class Emitter {
  public:
   Emitter(const EmitInput& input, v1::Program* program)
@@ -115,8 +118,8 @@ class Emitter {
   void EmitKind(const Node& node, v1::Instruction* out) {
     if (const Compute* compute = node.compute()) {
       EncodeOp(compute->op, compute->attrs, out->mutable_compute());
-      if (compute->op == kernels::Op::kAdamwStochastic) {
-        auto* rounding = out->mutable_compute()->mutable_adamw()->mutable_rounding();
+      if (compute->op == kernels::Op::kUpdateStochastic) {
+        auto* rounding = out->mutable_compute()->mutable_update()->mutable_rounding();
         rounding->set_buffer(buffers_[rounding->buffer()]);
       }
       if (!node.workspace.absent()) {
@@ -153,15 +156,14 @@ class Emitter {
     const Unit& unit = input_.parameters->units()[parameter.unit];
     const bool sharded = unit.shard_elements > 0;
     StateOfKind(parameter, v1::WEIGHT, sharded ? unit.master : parameter.weight);
-    if (!sharded && parameter.adam_m == kNone) return;
-    StateOfKind(parameter, v1::ADAM_M, sharded ? unit.adam_m : parameter.adam_m);
-    StateOfKind(parameter, v1::ADAM_V, sharded ? unit.adam_v : parameter.adam_v);
+    const Moments& moments = sharded ? unit.moments : parameter.moments;
+    for (size_t i = 0; i < moments.numbers.size(); ++i) {
+      if (moments.numbers[i] != kNone) StateOfKind(parameter, kMomentKinds[i], moments.numbers[i]);
+    }
     if (unit.residual != kNone) Residual(parameter, unit);
-    if (!unit.in_blocks()) return;
-    ScalesOfKind(parameter, v1::ADAM_M_SCALES,
-                 sharded ? unit.adam_m_scales : parameter.adam_m_scales);
-    ScalesOfKind(parameter, v1::ADAM_V_SCALES,
-                 sharded ? unit.adam_v_scales : parameter.adam_v_scales);
+    for (size_t i = 0; i < moments.scales.size(); ++i) {
+      if (moments.scales[i] != kNone) ScalesOfKind(parameter, kScalesKinds[i], moments.scales[i]);
+    }
   }
 
   // `value` holds the parameter, or this rank's shard of the parameter's unit.

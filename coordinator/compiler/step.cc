@@ -300,14 +300,11 @@ class Train {
     };
     builder_.layer = parameter.layer;
     optimizer->Update(
-        Adamw(parameter.decays()),
+        RuleOf(parameter.decays()),
         {.gradient = AtHome(flat(gradients_.Of(0, 0).by_parameter().at(index)), homes),
          .weight = flat(parameter.weight),
-         .adam_m = flat(parameter.adam_m),
-         .adam_v = flat(parameter.adam_v),
          .rounded = flat(parameter.rounded),
-         .m_scales = flat(parameter.adam_m_scales),
-         .v_scales = flat(parameter.adam_v_scales),
+         .moments = MomentSlices(parameter.moments, flat),
          .block = context_.parameters.moment_block()},
         scale, parameter.first().name);
     builder_.layer = kNone;
@@ -317,20 +314,26 @@ class Train {
                    Optimizer* optimizer) {
     const Unit& unit = context_.parameters.units()[index];
     const auto whole = [&](int value) { return value == kNone ? Slice() : graph_.Whole(value); };
-    optimizer->Update(Adamw(unit.decays),
+    optimizer->Update(RuleOf(unit.decays),
                       {.gradient = AtHome(whole(gradient), homes),
                        .weight = whole(unit.master),
-                       .adam_m = whole(unit.adam_m),
-                       .adam_v = whole(unit.adam_v),
                        .rounded = whole(unit.rounded),
-                       .m_scales = whole(unit.adam_m_scales),
-                       .v_scales = whole(unit.adam_v_scales),
+                       .moments = MomentSlices(unit.moments, whole),
                        .block = context_.parameters.moment_block()},
                       scale, "shard of " + unit.name);
   }
 
-  kernels::AdamwAttrs Adamw(bool decays) const {
-    kernels::AdamwAttrs attrs = options_.adamw;
+  // `slice_of`: of a value, absent where there is none.
+  template <typename SliceOf>
+  static std::vector<MomentSlice> MomentSlices(const Moments& moments, const SliceOf& slice_of) {
+    std::vector<MomentSlice> slices;
+    for (size_t i = 0; i < moments.numbers.size() && moments.numbers[i] != kNone; ++i)
+      slices.push_back({slice_of(moments.numbers[i]), slice_of(moments.scales[i])});
+    return slices;
+  }
+
+  kernels::UpdateAttrs RuleOf(bool decays) const {
+    kernels::UpdateAttrs attrs = options_.update;
     if (!decays) attrs.weight_decay = 0;
     return attrs;
   }

@@ -168,9 +168,20 @@ std::vector<std::string> FormatProblems(const v1::Layout& layout, const ModelCon
   return FormatChecker(layout, config).Problems();
 }
 
+const kernels::OptimizerRow& OptimizerOf(const v1::Layout& layout) {
+  const kernels::OptimizerRow* row = kernels::FindOptimizer(layout.optimizer());
+  return row == nullptr ? kernels::RowOf(kernels::OptimizerRule::kAdamw) : *row;
+}
+
+std::string_view OptimizerName(const v1::OptimizerSpec& optimizer) {
+  if (optimizer.name() != "sgd" || optimizer.momentum() == 0) return optimizer.name();
+  return optimizer.nesterov() ? "nesterov" : "momentum";
+}
+
 const kernels::FormatRow& MomentFormat(const v1::Layout& layout) {
   const kernels::FormatRow* row = kernels::FindFormat(layout.moments_format());
-  return row == nullptr ? kernels::RowOf(kernels::Format::kF32) : *row;
+  return row == nullptr || OptimizerOf(layout).moments == 0 ? kernels::RowOf(kernels::Format::kF32)
+                                                            : *row;
 }
 
 namespace {

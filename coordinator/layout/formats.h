@@ -13,6 +13,7 @@
 
 #include "coordinator/model/config.h"
 #include "kernels/format.h"
+#include "kernels/optimizer_rule.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 
@@ -28,7 +29,12 @@ std::string ReduceFormat(const v1::JobSpec& spec);
 // optimizer sees (compiler/parameters.h).
 bool RoundsWeights(const v1::Layout& layout);
 
-// How the moments of matrices rest: layout.moments_format, f32 where that is empty or unknown.
+// The rule that updates weights: layout.optimizer, AdamW where that is empty or unknown.
+const kernels::OptimizerRow& OptimizerOf(const v1::Layout& layout);
+// What the spec's optimizer is called there: sgd is momentum or nesterov where it has momentum.
+std::string_view OptimizerName(const v1::OptimizerSpec& optimizer);
+// How the moments of matrices rest: layout.moments_format, f32 where that is empty or unknown, or
+// the optimizer keeps none.
 const kernels::FormatRow& MomentFormat(const v1::Layout& layout);
 // How many elements of a moment share a scale where it is in blocks: the format's block, or as
 // many, a power of two, as lie together wherever ranks and tiles cut matrices. Fewer than

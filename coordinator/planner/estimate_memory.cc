@@ -182,7 +182,7 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t ring = kRingBuffers * std::min({layout.chunk_bytes(), largest, share});
   // Without ZeRO the rings of the passes are in use until the step ends.
   const int64_t of_step = rings - (layout.zero_stage() > 0 ? passing : 0);
-  const int64_t moments = on_nvme(offload.optimizer()) ? 2 * Part(CodeShare(layout), ring) : 0;
+  const int64_t moments = on_nvme(offload.optimizer()) ? Part(CodeShare(layout), ring) : 0;
   const bool rounds = updates && RoundsWeights(layout) && partly(offload.parameter());
   return {.of_passes = passing * ring,
           .of_step = of_step * ring + moments + (updates && comes ? InGradients(layout, ring) : 0) +
@@ -200,8 +200,8 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   };
   const bool masters = MastersRestWithMoments(layout);
   // The scales of moments on NVMe are on the host.
-  const int64_t codes = Part(CodeShare(layout), 2 * share);
-  const int64_t scales = Part(MomentShare(layout, model_.config), 2 * share) - codes;
+  const int64_t codes = Part(CodeShare(layout), share);
+  const int64_t scales = Part(MomentShare(layout, model_.config), share) - codes;
   add(codes, offload.optimizer());
   memory->host_bytes += Part(offload.optimizer().host() + offload.optimizer().nvme(), scales);
   add(InMasters(layout, share), masters ? offload.optimizer() : offload.parameter());

@@ -141,7 +141,7 @@ class Moments {
  private:
   int64_t States() const {
     const bool masters = MastersRestWithMoments(layout_);
-    const int64_t moments = Part(moment_share_, 2 * whole_ / shards_);
+    const int64_t moments = Part(moment_share_, whole_ / shards_);
     const int64_t share = InMasters(layout_, whole_) / shards_;
     return moments - Part(away_.optimizer, moments) + share -
            Part(masters ? away_.optimizer : away_.weights, share) + Lasting() + Residuals();

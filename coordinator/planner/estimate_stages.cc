@@ -88,18 +88,19 @@ double GradientShare(const v1::Layout& layout) {
 }
 
 double CodeShare(const v1::Layout& layout) {
-  return static_cast<double>(kernels::SizeOf(MomentFormat(layout).elements)) / kF32Bytes;
+  return OptimizerOf(layout).moments *
+         static_cast<double>(kernels::SizeOf(MomentFormat(layout).elements)) / kF32Bytes;
 }
 
 double MomentShare(const v1::Layout& layout, const ModelConfig& config) {
   const double codes = CodeShare(layout);
   if (MomentFormat(layout).block == 0) return codes;
-  return codes + 1 / static_cast<double>(MomentBlock(layout, config));
+  return codes + OptimizerOf(layout).moments / static_cast<double>(MomentBlock(layout, config));
 }
 
 double Updated(const v1::Layout& layout) {
   const double rounded = RoundsWeights(layout) ? MasterShare(layout) + WeightShare(layout) : 0;
-  return GradientShare(layout) + 4 * CodeShare(layout) + 2 * MasterShare(layout) + rounded;
+  return GradientShare(layout) + 2 * CodeShare(layout) + 2 * MasterShare(layout) + rounded;
 }
 
 int64_t ShardRanks(const v1::Layout& layout) {

@@ -28,11 +28,11 @@ int64_t GradientBytes(const v1::Layout& layout);
 double MasterShare(const v1::Layout& layout);
 double WeightShare(const v1::Layout& layout);
 double GradientShare(const v1::Layout& layout);
-// What moments take relative to f32: MomentShare with the scales of their blocks, CodeShare
-// without.
+// What all moments take relative to f32 weights: MomentShare with the scales of their blocks,
+// CodeShare without.
 double MomentShare(const v1::Layout& layout, const ModelConfig& config);
 double CodeShare(const v1::Layout& layout);
-// What the optimizer reads and writes, in f32 weights: the gradient, both moments twice, weights
+// What the optimizer reads and writes, in f32 weights: the gradient, moments twice, weights
 // twice; and what the next step makes of them first.
 double Updated(const v1::Layout& layout);
 

@@ -238,7 +238,7 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const v1::TierShares& masters =
       MastersRestWithMoments(layout) ? offload.optimizer() : offload.parameter();
   const double written = share * (masters.nvme() * MasterShare(layout) +
-                                  2 * offload.optimizer().nvme() * CodeShare(layout));
+                                  offload.optimizer().nvme() * CodeShare(layout));
   const double rounded = rounds ? offload.parameter().nvme() * WeightShare(layout) * share : 0;
   const double stored = none_waits ? 0 : offload.gradient().nvme() * gradients;
   const double updating =

@@ -30,6 +30,7 @@ v1::Layout Pinned(const v1::JobSpec& spec, int64_t layers, const Budget& budget)
   v1::Layout layout;
   SetPrecisions(spec.train(), layers, &layout);
   layout.set_stochastic_rounding(spec.train().optimizer().stochastic_rounding());
+  layout.set_optimizer(std::string(OptimizerName(spec.train().optimizer())));
   layout.set_bucket_bytes(pinned.bucket_bytes() > 0 ? pinned.bucket_bytes() : kDefaultBucketBytes);
   layout.set_ranks(budget.ranks);
   layout.set_nodes(budget.nodes);

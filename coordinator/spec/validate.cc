@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
+#include "coordinator/spec/validate_optimizer.h"
 
 namespace terrace {
 namespace {
@@ -123,24 +124,6 @@ void ValidateLossScale(SpecReader& reader, const v1::JobSpec& spec) {
   }
 }
 
-void ValidateRounding(SpecReader& reader, const v1::TrainSpec& train) {
-  const std::string& precision = train.precision();
-  if (!train.optimizer().stochastic_rounding()) return;
-  for (const v1::PrecisionRule& rule : train.precision_rules()) {
-    const bool is_exact = rule.precision() == "fp32" || rule.precision() == "tf32";
-    if (!is_exact || rule.where() == "norms") continue;  // norms are in fp32 whatever else is
-    reader.Problem(absl::StrCat("train.precision.layers.", rule.where()), rule.precision(),
-                   "bf16 or fp8 with train.optimizer.stochastic_rounding, which keeps no weights "
-                   "in fp32",
-                   "bf16");
-  }
-  if (precision == "bf16" || precision == "fp8") return;
-  reader.Problem("train.optimizer.stochastic_rounding", "true",
-                 absl::StrCat("false with train.precision ", precision,
-                              ", whose products would read weights rounded to bf16"),
-                 "train.precision bf16 or fp8");
-}
-
 // formats.reduce and its older name.
 void ValidateReduce(SpecReader& reader, const v1::JobSpec& spec) {
   const std::string& older = spec.layout().communication_dtype();
@@ -148,14 +131,6 @@ void ValidateReduce(SpecReader& reader, const v1::JobSpec& spec) {
   if (older.empty() || reduce.empty() || (older == "fp32" ? "f32" : older) == reduce) return;
   reader.Problem("layout.communication_dtype", older,
                  absl::StrCat("left out, as formats.reduce says ", reduce), "formats.reduce alone");
-}
-
-void ValidateMoments(SpecReader& reader, const v1::JobSpec& spec) {
-  if (!spec.train().optimizer().stochastic_rounding() || spec.formats().moments() != "int8") return;
-  reader.Problem(
-      "formats.moments", "int8",
-      "f32 or bf16 with train.optimizer.stochastic_rounding, which does not support int8 blocks",
-      "bf16");
 }
 
 // What could never be chosen.
@@ -174,10 +149,6 @@ void ValidateAllowed(SpecReader& reader, const v1::JobSpec& spec) {
   check("formats.allow.reduce", allow.reduce(), exact && allow.reduce() == "bf16");
   check("formats.allow.activation", allow.activation(), exact);
   check("formats.allow.gather", allow.gather(), exact);
-  if (!spec.train().optimizer().stochastic_rounding() || allow.moments() != "int8") return;
-  reader.Problem(
-      "formats.allow.moments", "int8",
-      "bf16 with train.optimizer.stochastic_rounding, which does not support int8 blocks", "bf16");
 }
 
 // Direct I/O moves whole blocks of this many bytes (proto/program/tiers.h).
@@ -308,20 +279,10 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
                                 " of a-z, 0-9, '-', '_', '.', starting with a letter or digit"),
                    Suggested(spec->name()));
   }
-  const v1::TrainSpec& train = spec->train();
-  if (train.schedule().warmup_steps() > train.steps()) {
-    reader.Problem("train.schedule.warmup_steps", absl::StrCat(train.schedule().warmup_steps()),
-                   absl::StrCat("at most train.steps ", train.steps()));
-  }
-  if (train.schedule().min_lr() > train.optimizer().lr()) {
-    reader.Problem("train.schedule.min_lr", absl::StrCat(train.schedule().min_lr()),
-                   absl::StrCat("at most train.optimizer.lr ", train.optimizer().lr()));
-  }
+  ValidateOptimizer(reader, *spec);
   ValidateLayout(reader, *spec);
   ValidateLossScale(reader, *spec);
-  ValidateRounding(reader, spec->train());
   ValidateReduce(reader, *spec);
-  ValidateMoments(reader, *spec);
   ValidateAllowed(reader, *spec);
   ValidateOffload(reader, *spec);
   ValidateNvme(reader, *spec);

@@ -1,4 +1,4 @@
-// The arithmetic of one element: GELU, SwiGLU, AdamW, positions of tokens.
+// The arithmetic of one element: GELU, SwiGLU, rules of optimizers, positions of tokens.
 //
 // Compiles as host code too, so that it is tested without a GPU. All in f32; built from the same
 // formulas as kernels/cpu. Thread-safe: no state.
@@ -60,48 +60,93 @@ TERRACE_HOST_DEVICE inline SwigluSlopes SwigluGradient(float dy, float gate, flo
   return {dy * up * slope, dy * (gate * s.open)};
 }
 
-// The constants of one AdamW step.
-struct AdamwStep {
+// The constants of one step of an optimizer.
+struct UpdateStep {
   float grad_scale;
-  float decay;  // 1 - learning rate * weight decay
+  float penalty;  // what of the weight is added to the gradient
+  float decay;    // 1 - learning rate * weight decay
+  float beta1;
   float one_minus_beta1;
   float beta2;
   float one_minus_beta2;
   float inverse_sqrt_correction2;  // 1 / sqrt(1 - beta2^t)
   float epsilon;
-  float minus_step_size;  // - learning rate / (1 - beta1^t)
+  float minus_step_size;      // - learning rate / (1 - beta1^t)
+  float minus_learning_rate;  // of rules without that correction
 };
 
 // What the attributes say, as a kernel takes it.
-struct AdamwFactors {
+struct UpdateFactors {
+  OptimizerRule rule;
   float beta1, beta2, epsilon, weight_decay;
 };
 
+inline UpdateFactors FactorsOf(const UpdateAttrs& attrs) {
+  return {attrs.rule, attrs.beta1, attrs.beta2, attrs.epsilon, attrs.weight_decay};
+}
+
 // From kGradScale's factor and the operand `schedule`.
-TERRACE_HOST_DEVICE inline AdamwStep MakeAdamwStep(const AdamwFactors& attrs, float grad_scale,
-                                                   const float* schedule) {
+TERRACE_HOST_DEVICE inline UpdateStep MakeUpdateStep(const UpdateFactors& attrs, float grad_scale,
+                                                     const float* schedule) {
   const double learning_rate = schedule[0];
   const double correction1 = schedule[1], correction2 = schedule[2];
-  AdamwStep step;
+  UpdateStep step;
   step.grad_scale = grad_scale;
+  step.penalty = attrs.weight_decay;
   step.decay = static_cast<float>(1.0 - learning_rate * attrs.weight_decay);
+  step.beta1 = attrs.beta1;
   step.one_minus_beta1 = static_cast<float>(1.0 - attrs.beta1);
   step.beta2 = attrs.beta2;
   step.one_minus_beta2 = static_cast<float>(1.0 - attrs.beta2);
   step.inverse_sqrt_correction2 = static_cast<float>(1.0 / sqrt(correction2));
   step.epsilon = attrs.epsilon;
   step.minus_step_size = static_cast<float>(-learning_rate / correction1);
+  step.minus_learning_rate = -schedule[0];
   return step;
 }
 
-// The order of torch.optim.AdamW: decay, lerp of m, update of v, then the step.
-TERRACE_HOST_DEVICE inline void UpdateAdamw(const AdamwStep& step, float grad, float* param,
-                                            float* m, float* v) {
-  const float g = grad * step.grad_scale;
+TERRACE_HOST_DEVICE inline void UpdateAdam(const UpdateStep& step, float g, float decayed,
+                                           float* param, float* m, float* v) {
   *m = fmaf(step.one_minus_beta1, g - *m, *m);
   *v = fmaf(step.one_minus_beta2 * g, g, *v * step.beta2);
   const float denominator = fmaf(sqrtf(*v), step.inverse_sqrt_correction2, step.epsilon);
-  *param = fmaf(step.minus_step_size, *m / denominator, *param * step.decay);
+  *param = fmaf(step.minus_step_size, *m / denominator, decayed);
+}
+
+TERRACE_HOST_DEVICE inline void UpdateLion(const UpdateStep& step, float g, float* param,
+                                           float* m) {
+  const float c = fmaf(step.one_minus_beta1, g, *m * step.beta1);
+  // Zero and what is no number keep to themselves.
+  const float sign = fabsf(c) > 0 ? copysignf(1, c) : c;
+  *m = fmaf(step.one_minus_beta2, g, *m * step.beta2);
+  *param = fmaf(step.minus_learning_rate, sign, *param * step.decay);
+}
+
+// One element by a rule, in the order of operations of the references that optimizer_rule.h names.
+// Moments that the rule does not keep are left alone. All threads take the same way.
+TERRACE_HOST_DEVICE inline void UpdateByRule(OptimizerRule rule, const UpdateStep& step, float grad,
+                                             float* param, float* m, float* v) {
+  const float scaled = grad * step.grad_scale;
+  const float penalised = fmaf(step.penalty, *param, scaled);
+  switch (rule) {
+    case OptimizerRule::kAdamw:
+      return UpdateAdam(step, scaled, *param * step.decay, param, m, v);
+    case OptimizerRule::kAdam:
+      return UpdateAdam(step, penalised, *param, param, m, v);
+    case OptimizerRule::kSgd:
+      *param = fmaf(step.minus_learning_rate, penalised, *param);
+      return;
+    case OptimizerRule::kMomentum:
+      *m = fmaf(step.beta1, *m, penalised);
+      *param = fmaf(step.minus_learning_rate, *m, *param);
+      return;
+    case OptimizerRule::kNesterov:
+      *m = fmaf(step.beta1, *m, penalised);
+      *param = fmaf(step.minus_learning_rate, fmaf(step.beta1, *m, penalised), *param);
+      return;
+    case OptimizerRule::kLion:
+      return UpdateLion(step, scaled, param, m);
+  }
 }
 
 // TokenShare for kernels: the position in its sequence of a row.

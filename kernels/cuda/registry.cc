@@ -73,12 +73,12 @@ Kernel Find(Op op) {
       return SumStats;
     case Op::kGradScale:
       return GradScale;
-    case Op::kAdamw:
-      return Adamw;
-    case Op::kAdamwStochastic:
-      return AdamwStochastic;
-    case Op::kAdamwInt8:
-      return AdamwInt8;
+    case Op::kUpdate:
+      return Update;
+    case Op::kUpdateStochastic:
+      return UpdateStochastic;
+    case Op::kUpdateInt8:
+      return UpdateInt8;
     case Op::kEncodeBlocks:
       return EncodeBlocks;
     case Op::kDecodeBlocks:

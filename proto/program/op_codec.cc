@@ -126,12 +126,13 @@ absl::StatusOr<OpAttrs> DecodePermute(const v1::PermuteAttrs& m) {
   return absl::InvalidArgumentError("order: must hold each of 0, 1, 2 and 3 once");
 }
 
-OpAttrs DecodeAdamw(const v1::AdamwAttrs& m) {
-  kernels::AdamwAttrs attrs{.beta1 = m.beta1(),
-                            .beta2 = m.beta2(),
-                            .epsilon = m.epsilon(),
-                            .weight_decay = m.weight_decay(),
-                            .block = m.block()};
+OpAttrs DecodeUpdate(const v1::UpdateAttrs& m) {
+  kernels::UpdateAttrs attrs{.rule = DecodeRule(m.rule()),
+                             .beta1 = m.beta1(),
+                             .beta2 = m.beta2(),
+                             .epsilon = m.epsilon(),
+                             .weight_decay = m.weight_decay(),
+                             .block = m.block()};
   if (!m.has_rounding()) return attrs;
   attrs.rounding.seed = m.rounding().seed();
   attrs.rounding.buffer = m.rounding().buffer();
@@ -182,8 +183,8 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
       return kernels::FillAttrs{.value = c.fill().value()};
     case ComputeOp::kClip:
       return kernels::ClipAttrs{.clip_grad_norm = c.clip().clip_grad_norm()};
-    case ComputeOp::kAdamw:
-      return DecodeAdamw(c.adamw());
+    case ComputeOp::kUpdate:
+      return DecodeUpdate(c.update());
     case ComputeOp::kAttentionBlock:
       return DecodeAttentionBlock(c.attention_block());
     case ComputeOp::kCrossEntropy:
@@ -238,10 +239,10 @@ OpAttrs DefaultAttrs(Op op) {
       return kernels::FillAttrs{};
     case Op::kGradScale:
       return kernels::ClipAttrs{};
-    case Op::kAdamw:
-    case Op::kAdamwStochastic:
-    case Op::kAdamwInt8:
-      return kernels::AdamwAttrs{};
+    case Op::kUpdate:
+    case Op::kUpdateStochastic:
+    case Op::kUpdateInt8:
+      return kernels::UpdateAttrs{};
     case Op::kEncodeBlocks:
     case Op::kDecodeBlocks:
     case Op::kSumBlocks:
@@ -274,6 +275,11 @@ absl::Status ShapeError(const v1::Operand& operand, const std::string& rule) {
 
 }  // namespace
 
+kernels::OptimizerRule DecodeRule(v1::OptimizerRule rule) {
+  if (rule == v1::OPTIMIZER_RULE_UNSPECIFIED) return kernels::OptimizerRule::kAdamw;
+  return static_cast<kernels::OptimizerRule>(rule);
+}
+
 absl::StatusOr<DecodedOp> DecodeOp(const ComputeOp& compute) {
   DecodedOp decoded;
   if (!kernels::ParseOp(compute.op(), &decoded.op)) {
@@ -290,12 +296,12 @@ absl::StatusOr<DecodedOp> DecodeOp(const ComputeOp& compute) {
                      static_cast<int>(compute.attrs_case()), "), must carry its own"));
   }
   decoded.attrs = *std::move(attrs);
-  if (kernels::IsAdamw(decoded.op)) {
-    const bool rounds = compute.adamw().has_rounding();
-    if (rounds != (decoded.op == Op::kAdamwStochastic)) {
+  if (kernels::IsUpdate(decoded.op)) {
+    const bool rounds = compute.update().has_rounding();
+    if (rounds != (decoded.op == Op::kUpdateStochastic)) {
       return absl::InvalidArgumentError(
           absl::StrCat(compute.op(), ": rounding is ", rounds ? "there" : "absent",
-                       ", must be there with adamw_stochastic alone"));
+                       ", must be there with update_stochastic alone"));
     }
   }
   return decoded;

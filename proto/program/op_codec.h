@@ -28,6 +28,10 @@ absl::StatusOr<DecodedOp> DecodeOp(const v1::ComputeOp& compute);
 // before.
 void ResolveRank(const Coordinates& rank, kernels::OpAttrs* attrs);
 
+v1::OptimizerRule EncodeRule(kernels::OptimizerRule rule);
+// AdamW where none is said; one that no table knows stays what it is.
+kernels::OptimizerRule DecodeRule(v1::OptimizerRule rule);
+
 v1::DType EncodeDType(kernels::DType dtype);
 // An absent operand (ACCESS_UNSPECIFIED) decodes to an absent shape.
 absl::StatusOr<kernels::TensorShape> DecodeShape(const v1::Operand& operand);

@@ -67,8 +67,9 @@ struct Encoder {
   void operator()(const kernels::ClipAttrs& a) const {
     out->mutable_clip()->set_clip_grad_norm(a.clip_grad_norm);
   }
-  void operator()(const kernels::AdamwAttrs& a) const {
-    v1::AdamwAttrs* m = out->mutable_adamw();
+  void operator()(const kernels::UpdateAttrs& a) const {
+    v1::UpdateAttrs* m = out->mutable_update();
+    m->set_rule(EncodeRule(a.rule));
     m->set_beta1(a.beta1);
     m->set_beta2(a.beta2);
     m->set_epsilon(a.epsilon);
@@ -117,6 +118,10 @@ struct Encoder {
 void EncodeOp(Op op, const OpAttrs& attrs, ComputeOp* compute) {
   compute->set_op(std::string(kernels::Name(op)));
   std::visit(Encoder{compute}, attrs);
+}
+
+v1::OptimizerRule EncodeRule(kernels::OptimizerRule rule) {
+  return static_cast<v1::OptimizerRule>(rule);
 }
 
 v1::DType EncodeDType(kernels::DType dtype) { return static_cast<v1::DType>(dtype); }

@@ -46,8 +46,9 @@ std::vector<StateRun> RunsOf(const v1::StateRange& range, const v1::Grid& grid,
 // them to a checkpoint.
 bool OwnsState(const v1::StateRange& range, const v1::Grid& grid, const Coordinates& rank);
 
-// Of a tensor's moments in blocks that share a scale: the shape of the scales (ADAM_M_SCALES).
-// Where columns are whole blocks they have as many rows of fewer columns, else they are one row.
+// Of a tensor's moments in blocks that share a scale: the shape of the scales
+// (FIRST_MOMENT_SCALES). Where columns are whole blocks they have as many rows of fewer columns,
+// else they are one row.
 std::vector<int64_t> ScalesShape(const std::vector<int64_t>& shape, int64_t block);
 
 // The tensor as a matrix; where each rank has its own, all of them.

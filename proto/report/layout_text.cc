@@ -168,6 +168,8 @@ std::string LayoutText(const v1::Layout& layout) {
   absl::StrAppend(&text, ", ", ZeroText(layout), ", ", RecomputeText(layout), ", ",
                   PrecisionText(layout));
   if (layout.stochastic_rounding()) absl::StrAppend(&text, " weights rounded stochastically");
+  if (!layout.optimizer().empty() && layout.optimizer() != "adamw")
+    absl::StrAppend(&text, ", optimizer ", layout.optimizer());
   // With ZeRO they have the bits of products as a rule.
   const std::string& format = layout.parameter_format();
   const bool short_products = layout.precision() == "bf16" || layout.precision() == "fp16";

@@ -177,6 +177,36 @@ std::shared_ptr<const std::vector<RoundingPart>> RoundingOf(int64_t elements) {
                                  .key = {{17, 5}}}});
 }
 
+// Updates by a rule: weights in f32 and bf16, gradients and moments in all their formats.
+void AddUpdates(const OptimizerRow& rule, int64_t n, CaseList* list) {
+  const TensorShape x = Dense(kF32, {n}), half = Dense(kBF16, {n}), four = Dense(kF32, {4});
+  const TensorShape step = Dense(kI32, {1});
+  const auto moment = [&](int index, const TensorShape& shape) {
+    return index < rule.moments ? shape : kAbsent;
+  };
+  const std::string name = Text(n) + "_" + std::string(rule.name);
+  UpdateAttrs attrs{.rule = rule.rule, .beta2 = 0.95f, .weight_decay = 0.1f};
+  UpdateAttrs rounded = attrs;
+  rounded.rounding.parts = RoundingOf(n);
+  const auto add = [&](const std::string& what, const TensorShape& grad, const TensorShape& rests) {
+    const TensorShape m = moment(0, rests), v = moment(1, rests);
+    list->Add(Op::kUpdate, name + what, attrs, {grad, x, m, v, four, four});
+    list->Add(Op::kUpdateStochastic, name + what, rounded, {grad, half, m, v, four, four, step});
+  };
+  add("", x, x);
+  add("_grad_bf16", half, x);
+  if (rule.moments == 0) return;
+  add("_bf16_moments", x, half);
+  for (const int64_t block : {16, 128, 256}) {
+    const TensorShape codes = Dense(DType::kU8, {n});
+    const TensorShape scales = Dense(kF32, {(n + block - 1) / block});
+    attrs.block = block;
+    list->Add(Op::kUpdateInt8, name + "_block_" + Text(block), attrs,
+              {block == 128 ? half : x, x, codes, moment(1, codes), four, four, scales,
+               moment(1, scales)});
+  }
+}
+
 // Ops of the optimizer step, which know no activation types.
 void AddStepOps(CaseList* list) {
   for (DType dtype : {kF32, kBF16, kF16}) {
@@ -199,31 +229,7 @@ void AddStepOps(CaseList* list) {
     }
   }
   for (int64_t n : {1, 15, 70001}) {
-    const TensorShape x = Dense(kF32, {n});
-    const TensorShape four = Dense(kF32, {4});
-    list->Add(Op::kAdamw, Text(n), AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f},
-              {x, x, x, x, four, four});
-    AdamwAttrs attrs{.beta2 = 0.95f, .weight_decay = 0.1f};
-    attrs.rounding.parts = RoundingOf(n);
-    list->Add(Op::kAdamwStochastic, Text(n), attrs,
-              {x, Dense(kBF16, {n}), x, x, four, four, Dense(kI32, {1})});
-    const TensorShape grad = Dense(kBF16, {n});
-    list->Add(Op::kAdamw, Text(n) + "_grad_bf16", AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f},
-              {grad, x, x, x, four, four});
-    list->Add(Op::kAdamwStochastic, Text(n) + "_grad_bf16", attrs,
-              {grad, Dense(kBF16, {n}), x, x, four, four, Dense(kI32, {1})});
-    const TensorShape half = grad;
-    list->Add(Op::kAdamw, Text(n) + "_bf16_moments",
-              AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f}, {x, x, half, half, four, four});
-    list->Add(Op::kAdamwStochastic, Text(n) + "_bf16_moments", attrs,
-              {x, half, half, half, four, four, Dense(kI32, {1})});
-    for (const int64_t block : {16, 128, 256}) {
-      const TensorShape codes = Dense(DType::kU8, {n});
-      const TensorShape scales = Dense(kF32, {(n + block - 1) / block});
-      list->Add(Op::kAdamwInt8, Text(n) + "_block_" + Text(block),
-                AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f, .block = block},
-                {block == 128 ? half : x, x, codes, codes, four, four, scales, scales});
-    }
+    for (const OptimizerRow& rule : kOptimizerRows) AddUpdates(rule, n, list);
   }
 }
 

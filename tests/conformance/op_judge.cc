@@ -44,9 +44,9 @@ double BoundOf(Op op) {
     case Op::kEmbeddingGrad:
     case Op::kLayerNorm:
     case Op::kRmsNorm:
-    case Op::kAdamw:
-    case Op::kAdamwStochastic:
-    case Op::kAdamwInt8:
+    case Op::kUpdate:
+    case Op::kUpdateStochastic:
+    case Op::kUpdateInt8:
     case Op::kMatmul:
       return 2e-6;
     case Op::kLayerNormGrad:
@@ -108,7 +108,7 @@ double BoundOf(const OpCase& op_case, int index) {
   constexpr double kF16 = 1.0 / 8;                  // of the same: three more bits
   constexpr double kToEitherNeighbour = 1.0 / 128;  // all of the distance between two of bf16
   double bound = BoundOf(op_case.op);
-  if (op_case.op == Op::kAdamwStochastic && index == 1) return bound + kToEitherNeighbour;
+  if (op_case.op == Op::kUpdateStochastic && index == 1) return bound + kToEitherNeighbour;
   if (RoundsInsideTo(MatmulPrecision::kBF16, op_case)) bound += kInsideBF16;
   if (RoundsInsideTo(MatmulPrecision::kF16, op_case)) bound += kInsideBF16 * kF16;
   if (MayReadTf32(op_case)) bound += kTf32;

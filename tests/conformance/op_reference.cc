@@ -210,19 +210,37 @@ void GradScaleRef(const ClipAttrs& attrs, Shapes shapes, Operands operands) {
   operands[2] = {shrink / (factor * tokens), norm, operands[1][0] / tokens, 0.0};
 }
 
-void AdamwRef(const AdamwAttrs& attrs, Operands operands) {
-  const double lr = operands[5][0];
+double SignOf(double value) { return value > 0 ? 1 : value < 0 ? -1 : 0; }
+
+// As optimizer_rule.h writes the rules.
+void UpdateRef(const UpdateAttrs& attrs, Operands operands) {
+  const double lr = operands[5][0], decay = attrs.weight_decay;
   const double beta1 = attrs.beta1, beta2 = attrs.beta2;
   for (size_t i = 0; i < operands[0].size(); ++i) {
-    const double g = operands[0][i] * operands[4][0];
-    double& param = operands[1][i];
+    double& w = operands[1][i];
+    double g = operands[0][i] * operands[4][0];
+    const bool penalises =
+        attrs.rule != OptimizerRule::kAdamw && attrs.rule != OptimizerRule::kLion;
+    if (penalises) g += decay * w;
+    if (!penalises) w -= lr * decay * w;
+    if (attrs.rule == OptimizerRule::kSgd) {
+      w -= lr * g;
+      continue;
+    }
     double& m = operands[2][i];
-    double& v = operands[3][i];
-    param -= lr * attrs.weight_decay * param;
-    m = beta1 * m + (1 - beta1) * g;
-    v = beta2 * v + (1 - beta2) * g * g;
-    const double denominator = std::sqrt(v) / std::sqrt(operands[5][2]) + attrs.epsilon;
-    param -= lr / operands[5][1] * m / denominator;
+    if (attrs.rule == OptimizerRule::kAdamw || attrs.rule == OptimizerRule::kAdam) {
+      double& v = operands[3][i];
+      m = beta1 * m + (1 - beta1) * g;
+      v = beta2 * v + (1 - beta2) * g * g;
+      const double denominator = std::sqrt(v) / std::sqrt(operands[5][2]) + attrs.epsilon;
+      w -= lr / operands[5][1] * m / denominator;
+    } else if (attrs.rule == OptimizerRule::kLion) {
+      w -= lr * SignOf(beta1 * m + (1 - beta1) * g);
+      m = beta2 * m + (1 - beta2) * g;
+    } else {
+      m = beta1 * m + g;
+      w -= lr * (attrs.rule == OptimizerRule::kNesterov ? g + beta1 * m : m);
+    }
   }
 }
 
@@ -250,15 +268,15 @@ int64_t NearestCode(const Values& numbers, double value) {
   return above - numbers.begin() - (nearer ? 0 : 1);
 }
 
-void AdamwInt8Ref(const AdamwAttrs& attrs, Operands operands) {
+void UpdateInt8Ref(const UpdateAttrs& attrs, Operands operands) {
   const Values numbers[2] = {DynamicNumbers(true), DynamicNumbers(false)};
-  for (const int moment : {0, 1}) {
+  for (int moment = 0; moment < RowOf(attrs.rule).moments; ++moment) {
     Values& codes = operands[2 + moment];
     for (size_t i = 0; i < codes.size(); ++i)
       codes[i] = numbers[moment][Index(codes[i])] * operands[6 + moment][i / attrs.block];
   }
-  AdamwRef(attrs, operands);
-  for (const int moment : {0, 1}) {
+  UpdateRef(attrs, operands);
+  for (int moment = 0; moment < RowOf(attrs.rule).moments; ++moment) {
     Values& values = operands[2 + moment];
     Values& scales = operands[6 + moment];
     std::fill(scales.begin(), scales.end(), 0.0);
@@ -487,11 +505,11 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return;
     case Op::kGradScale:
       return GradScaleRef(std::get<ClipAttrs>(attrs), shapes, operands);
-    case Op::kAdamw:
-    case Op::kAdamwStochastic:  // without the rounding
-      return AdamwRef(std::get<AdamwAttrs>(attrs), operands);
-    case Op::kAdamwInt8:
-      return AdamwInt8Ref(std::get<AdamwAttrs>(attrs), operands);
+    case Op::kUpdate:
+    case Op::kUpdateStochastic:  // without the rounding
+      return UpdateRef(std::get<UpdateAttrs>(attrs), operands);
+    case Op::kUpdateInt8:
+      return UpdateInt8Ref(std::get<UpdateAttrs>(attrs), operands);
     case Op::kEncodeBlocks:
       return EncodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
     case Op::kDecodeBlocks:

@@ -40,11 +40,11 @@ Values RandomIndices(const OpCase& op_case, const TensorShape& shape, Random* ra
 Values RandomOperand(const OpCase& op_case, int index, Random* random) {
   const TensorShape& shape = op_case.operands[index];
   if (shape.absent()) return {};
-  if (IsAdamw(op_case.op) && index == 4) return {0.25, 1.5, 3.0, 0.0};
-  if (IsAdamw(op_case.op) && index == 5) return {0.125, 0.09375, 0.046875, 0.0};
-  if (op_case.op == Op::kAdamwStochastic && index == 6) return {1234567.0};
+  if (IsUpdate(op_case.op) && index == 4) return {0.25, 1.5, 3.0, 0.0};
+  if (IsUpdate(op_case.op) && index == 5) return {0.125, 0.09375, 0.046875, 0.0};
+  if (op_case.op == Op::kUpdateStochastic && index == 6) return {1234567.0};
   if (shape.dtype == DType::kI32) return RandomIndices(op_case, shape, random);
-  const bool positive = (IsAdamw(op_case.op) && index >= 3) || op_case.op == Op::kGradScale ||
+  const bool positive = (IsUpdate(op_case.op) && index >= 3) || op_case.op == Op::kGradScale ||
                         op_case.op == Op::kSumStats;
   Values values(shape.Elements());
   if (shape.dtype == DType::kU8) {

@@ -100,11 +100,11 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
          F32({rows * d / 8})});
   }
   add("squared_norm", Op::kSquaredNorm, ScaleAttrs{}, {flat, F32({1})});
-  add("adamw", Op::kAdamw, AdamwAttrs{}, {flat, flat, flat, flat, F32({4}), F32({4})});
-  AdamwAttrs rounded;
+  add("adamw", Op::kUpdate, UpdateAttrs{}, {flat, flat, flat, flat, F32({4}), F32({4})});
+  UpdateAttrs rounded;
   rounded.rounding.parts = std::make_shared<std::vector<RoundingPart>>(
       std::vector<RoundingPart>{{.rows = 1, .columns = rows * d, .row_stride = rows * d}});
-  add("adamw_stochastic", Op::kAdamwStochastic, rounded,
+  add("update_stochastic", Op::kUpdateStochastic, rounded,
       {flat, BF16({rows * d}), flat, flat, F32({4}), F32({4}), Shape(DType::kI32, {1})});
 }
 

@@ -49,8 +49,8 @@ void ExpectAs(const JobResult& planned, const JobData& data, v1::Layout layout,
   EXPECT_EQ(caching.losses, planned.losses) << what;
   EXPECT_EQ(caching.grad_norms, planned.grad_norms) << what;
   EXPECT_EQ(caching.weights, planned.weights) << what;
-  EXPECT_EQ(caching.adam_m, planned.adam_m) << what;
-  EXPECT_EQ(caching.adam_v, planned.adam_v) << what;
+  EXPECT_EQ(caching.first_moment, planned.first_moment) << what;
+  EXPECT_EQ(caching.second_moment, planned.second_moment) << what;
   const Coordinates first = CoordinatesOf(caching.programs[0].grid(), 0);
   const v1::AllocatorStats& stats = caching.allocator[0];
   EXPECT_EQ(stats.mode(), allocator) << what;

@@ -95,14 +95,14 @@ TEST(CodedSumsTest, WhatCodesLoseComesWithTheNextGradient) {
     for (const uint32_t block : {1, 2}) {
       v1::Layout layout = Sent("f32", zero, 2);
       layout.set_data_parallel(4);
-      const Tensors exact = TrainLayout(data, layout, kSteps).adam_m;
+      const Tensors exact = TrainLayout(data, layout, kSteps).first_moment;
       layout.set_reduce_format("int4");
       layout.set_reduce_block(block);
-      const double lost = Distance(TrainLayout(data, layout, kSteps).adam_m, exact);
+      const double lost = Distance(TrainLayout(data, layout, kSteps).first_moment, exact);
       EXPECT_GT(lost, 0);
       for (const char* format : {"bf16", "f32"}) {
         layout.set_residual_format(format);
-        EXPECT_LT(Distance(TrainLayout(data, layout, kSteps).adam_m, exact), lost / 4)
+        EXPECT_LT(Distance(TrainLayout(data, layout, kSteps).first_moment, exact), lost / 4)
             << format << " zero " << zero << " block " << block;
       }
     }

@@ -88,7 +88,7 @@ class ExactIo final : public SequenceIo {
     if (!kernels::ParseOp(instruction.source->compute().op(), &op))
       return absl::InternalError(absl::StrCat("no op: ", instruction.source->text()));
     const std::span<const TensorView> views = instruction.operands;
-    if (op == Op::kAdamw) {
+    if (op == Op::kUpdate) {
       gradients_[views[1].as<std::byte>()] = memory_->Read(views[0]);
       return absl::OkStatus();
     }

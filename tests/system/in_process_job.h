@@ -38,7 +38,8 @@ struct JobResult {
   // Of the mean loss, of the first step, before clipping; empty with offload, with residuals and
   // with the caching allocator.
   Tensors gradients;
-  Tensors weights, adam_m, adam_v;  // after the last step; of moments in int8 the codes
+  Tensors weights, first_moment,
+      second_moment;  // after the last step; of moments in int8 the codes
   // Payload bytes that each rank sent in one step, by group name.
   std::vector<std::map<std::string, int64_t>> sent_per_step;
   std::vector<std::vector<SequenceTimes>> times;  // of each rank's steps; none in turns

@@ -51,8 +51,10 @@ TEST(MomentsTest, ShardsAreUpdatedLikeWholeMoments) {
         const JobResult shards = TrainLayout(data, layout, kSteps);
         EXPECT_EQ(shards.losses, whole.losses) << family << " " << format << " zero " << zero;
         EXPECT_EQ(shards.weights, whole.weights) << family << " " << format << " zero " << zero;
-        EXPECT_EQ(shards.adam_m, whole.adam_m) << family << " " << format << " zero " << zero;
-        EXPECT_EQ(shards.adam_v, whole.adam_v) << family << " " << format << " zero " << zero;
+        EXPECT_EQ(shards.first_moment, whole.first_moment)
+            << family << " " << format << " zero " << zero;
+        EXPECT_EQ(shards.second_moment, whole.second_moment)
+            << family << " " << format << " zero " << zero;
       }
     }
   }
@@ -81,7 +83,7 @@ double OptimizerBytes(const JobResult& result) {
     if (buffer.lifetime() != v1::PERSISTENT) continue;
     if (buffer.name().ends_with(".vectors")) continue;
     if (buffer.class_() == v1::OPTIMIZER) bytes += static_cast<double>(buffer.bytes());
-    if (buffer.name().starts_with("adam_m."))
+    if (buffer.name().starts_with("first_moment."))
       elements += static_cast<double>(buffer.bytes() /
                                       kernels::SizeOf(static_cast<kernels::DType>(buffer.dtype())));
   }

@@ -140,8 +140,8 @@ TEST_P(OffloadBitwiseTest, MomentsInFewerBitsAreTheSameOnAnyTier) {
     for (const Tiers& tiers : AllTiers()) {
       const JobResult away = TrainLayout(data, With(layout, tiers), kSteps);
       ExpectSame(away, resident, absl::StrCat(format, " ", Describe(tiers)));
-      EXPECT_EQ(away.adam_m, resident.adam_m);
-      EXPECT_EQ(away.adam_v, resident.adam_v);
+      EXPECT_EQ(away.first_moment, resident.first_moment);
+      EXPECT_EQ(away.second_moment, resident.second_moment);
     }
   }
 }

@@ -44,8 +44,8 @@ void ExpectSame(const std::string& family, const v1::Layout& layout) {
   EXPECT_EQ(pages->grad_norms, contiguous->grad_norms) << what;
   EXPECT_EQ(pages->gradients, contiguous->gradients) << what;
   EXPECT_EQ(pages->weights, contiguous->weights) << what;
-  EXPECT_EQ(pages->adam_m, contiguous->adam_m) << what;
-  EXPECT_EQ(pages->adam_v, contiguous->adam_v) << what;
+  EXPECT_EQ(pages->first_moment, contiguous->first_moment) << what;
+  EXPECT_EQ(pages->second_moment, contiguous->second_moment) << what;
 }
 
 TEST(PagesBitwiseTest, OneRank) {

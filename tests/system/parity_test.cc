@@ -119,7 +119,7 @@ std::string HashOf(const JobResult& result) {
   };
   append(result.losses);
   for (const Tensors* tensors :
-       {&result.gradients, &result.weights, &result.adam_m, &result.adam_v}) {
+       {&result.gradients, &result.weights, &result.first_moment, &result.second_moment}) {
     for (const auto& [name, values] : *tensors) append(values);
   }
   return Sha256Hex(bytes);

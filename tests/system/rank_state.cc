@@ -11,6 +11,7 @@
 #include "proto/program/allocation_events.h"
 #include "proto/program/state_layout.h"
 #include "worker/checkpoint/convert.h"
+#include "worker/checkpoint/state_view.h"
 
 namespace terrace {
 namespace {
@@ -70,7 +71,7 @@ std::vector<Piece> Gradients(const Rank& rank) {
   std::vector<Piece> pieces;
   for (const v1::Sequence& sequence : rank.program.sequences()) {
     for (const v1::Instruction& instruction : sequence.instructions()) {
-      if (!instruction.compute().op().starts_with("adamw")) continue;
+      if (!instruction.compute().op().starts_with("update")) continue;
       const v1::Operand& gradient = instruction.operands(0);
       const v1::Operand& weight = instruction.operands(1);
       const int64_t element_bytes = SizeOf(rank.program, weight.buffer());
@@ -205,8 +206,8 @@ void AddStats(const StepStats& stats, RankResult* result) {
 void AddStates(const Rank& rank, GradientKeeper* keeper, RankResult* result) {
   result->gradients = std::move(keeper->pieces);
   result->weights = StateOf(rank, v1::WEIGHT);
-  result->adam_m = StateOf(rank, v1::ADAM_M);
-  result->adam_v = StateOf(rank, v1::ADAM_V);
+  result->first_moment = StateOf(rank, v1::FIRST_MOMENT);
+  result->second_moment = StateOf(rank, v1::SECOND_MOMENT);
 }
 
 // A skipped step's norm may be no number.
@@ -220,15 +221,15 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
   JobResult result = {.losses = ranks[0].losses,
                       .grad_norms = ranks[0].grad_norms,
                       .programs = std::move(programs)};
-  std::vector<const std::vector<Piece>*> gradients, weights, adam_m, adam_v;
+  std::vector<const std::vector<Piece>*> gradients, weights, first_moment, second_moment;
   for (const RankResult& rank : ranks) {
     if (!AreSame(rank.losses, result.losses) || !AreSame(rank.grad_norms, result.grad_norms)) {
       return absl::InternalError("ranks report different losses or norms");
     }
     gradients.push_back(&rank.gradients);
     weights.push_back(&rank.weights);
-    adam_m.push_back(&rank.adam_m);
-    adam_v.push_back(&rank.adam_v);
+    first_moment.push_back(&rank.first_moment);
+    second_moment.push_back(&rank.second_moment);
     result.sent_per_step.push_back(rank.sent_per_step);
     result.times.push_back(rank.times);
     result.allocator.push_back(rank.allocator);
@@ -238,8 +239,11 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
     RETURN_IF_ERROR(Assemble(data.model, gradients, "gradient", &result.gradients));
   }
   RETURN_IF_ERROR(Assemble(data.model, weights, "weight", &result.weights));
-  RETURN_IF_ERROR(Assemble(data.model, adam_m, "first moment", &result.adam_m));
-  RETURN_IF_ERROR(Assemble(data.model, adam_v, "second moment", &result.adam_v));
+  const int moments = OptimizerOf(result.programs[0]).moments;
+  if (moments > 0)
+    RETURN_IF_ERROR(Assemble(data.model, first_moment, "first moment", &result.first_moment));
+  if (moments > 1)
+    RETURN_IF_ERROR(Assemble(data.model, second_moment, "second moment", &result.second_moment));
   // What programs sum is the gradient of the loss of all tokens that count.
   const auto tokens = static_cast<float>(CountedTargets(data, result.programs[0].rules()));
   for (auto& [name, values] : result.gradients) {

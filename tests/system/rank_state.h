@@ -84,7 +84,7 @@ class GradientKeeper final : public StateFence {
 
 struct RankResult {
   std::vector<double> losses, grad_norms;
-  std::vector<Piece> gradients, weights, adam_m, adam_v;
+  std::vector<Piece> gradients, weights, first_moment, second_moment;
   std::map<std::string, int64_t> sent_per_step;
   std::vector<SequenceTimes> times;
   v1::AllocatorStats allocator;

@@ -51,7 +51,7 @@ void ExpectSame(const JobResult& a, const JobResult& b, const std::string& what)
   EXPECT_EQ(a.losses, b.losses) << what;
   EXPECT_EQ(a.gradients, b.gradients) << what;
   EXPECT_EQ(a.weights, b.weights) << what;
-  EXPECT_EQ(a.adam_v, b.adam_v) << what;
+  EXPECT_EQ(a.second_moment, b.second_moment) << what;
 }
 
 TEST(TurnsTest, EveryOrderGivesTheBitsOfThreads) {

@@ -72,12 +72,12 @@ struct Element {
   size_t i;
   bool Untouched() const {
     return result.weights.at(name)[i] == data.weights.at(name)[i] &&
-           result.adam_m.at(name)[i] == 0 && result.adam_v.at(name)[i] == 0;
+           result.first_moment.at(name)[i] == 0 && result.second_moment.at(name)[i] == 0;
   }
   bool Is(const JobResult& other) const {
     return result.weights.at(name)[i] == other.weights.at(name)[i] &&
-           result.adam_m.at(name)[i] == other.adam_m.at(name)[i] &&
-           result.adam_v.at(name)[i] == other.adam_v.at(name)[i];
+           result.first_moment.at(name)[i] == other.first_moment.at(name)[i] &&
+           result.second_moment.at(name)[i] == other.second_moment.at(name)[i];
   }
 };
 

@@ -2,8 +2,9 @@
 //
 //   <directory>/step-00000200/
 //     model.safetensors        weights, Hugging Face names, master precision
-//     optimizer.safetensors    "<tensor>.adam_m", "<tensor>.adam_v", as they rest in the job; with
-//                              int8 blocks "<tensor>.adam_m_scales" and "..._v_scales" too, with
+//     optimizer.safetensors    moments as they rest in the job, under the names of the optimizer's
+//                              rule (StoredName): "<tensor>.adam_m", "<tensor>.adam_v"; with int8
+//                              blocks "<tensor>.adam_m_scales" and "..._v_scales" too, with
 //                              formats.residual "<tensor>.residual", all ranks' below each other
 //     config.json, tokenizer files   so that the folder loads in `transformers`
 //     manifest.json            step, tokens, seed, job spec; per file bytes and checksum; the last

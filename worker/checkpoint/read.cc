@@ -86,6 +86,8 @@ absl::Status Fill(std::string_view path, const RankState& state) {
   ResidualsRead residuals;
   const std::map<std::string, const StateTensor*> weights = WeightsOf(tensors);
   const int64_t block = state.program.rules().moment_block();
+  const kernels::OptimizerRow& rule = OptimizerOf(state.program);
+  RETURN_IF_ERROR(CheckOptimizer(*optimizer, path, rule));
   for (const StateTensor& tensor : tensors) {
     if (tensor.kind == v1::RESIDUAL) {
       RETURN_IF_ERROR(residuals.Add(optimizer->Get(tensor.stored_name), tensor, &stored_state));
@@ -93,7 +95,7 @@ absl::Status Fill(std::string_view path, const RankState& state) {
     }
     if (tensor.kind != v1::WEIGHT) {
       const auto moment = StoredMoment::Find(*optimizer, path, tensor.tensor, MomentOf(tensor.kind),
-                                             weights.at(tensor.tensor)->shape);
+                                             rule, weights.at(tensor.tensor)->shape);
       if (!moment.ok()) return NotOfThisModel(path, moment.status());
       stored_state.AddMoment(*moment, tensor, block);
       if (!IsScales(tensor.kind)) conversion.Note(*moment, tensor.dtype, block);

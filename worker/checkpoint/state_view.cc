@@ -9,17 +9,16 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/program/op_codec.h"
 #include "proto/program/state_layout.h"
 
 namespace terrace {
 namespace {
 
-std::string NameOf(const v1::StateRange& range) { return StoredName(range.tensor(), range.kind()); }
-
 absl::Status BadRange(const v1::StateRange& range, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("state range of ", NameOf(range), " at row ",
-                                                 range.row(), ", column ", range.column(), ": ",
-                                                 Absl(why)));
+  return absl::InvalidArgumentError(absl::StrCat("state range ", v1::StateKind_Name(range.kind()),
+                                                 " of ", range.tensor(), " at row ", range.row(),
+                                                 ", column ", range.column(), ": ", Absl(why)));
 }
 
 absl::Status AddSlices(const v1::StateRange& range, const RankState& state,
@@ -83,16 +82,20 @@ bool StateTensor::addressable() const {
                      [](const StateSlice& slice) { return slice.data() != nullptr; });
 }
 
-std::string StoredName(std::string_view tensor, v1::StateKind kind) {
+std::string StoredName(std::string_view tensor, v1::StateKind kind,
+                       const kernels::OptimizerRow& optimizer) {
+  const auto moment = [&](int index, const char* suffix) {
+    return absl::StrCat(Absl(tensor), ".", Absl(optimizer.stored[index]), suffix);
+  };
   switch (kind) {
-    case v1::ADAM_M:
-      return absl::StrCat(Absl(tensor), ".adam_m");
-    case v1::ADAM_V:
-      return absl::StrCat(Absl(tensor), ".adam_v");
-    case v1::ADAM_M_SCALES:
-      return absl::StrCat(Absl(tensor), ".adam_m_scales");
-    case v1::ADAM_V_SCALES:
-      return absl::StrCat(Absl(tensor), ".adam_v_scales");
+    case v1::FIRST_MOMENT:
+      return moment(0, "");
+    case v1::SECOND_MOMENT:
+      return moment(1, "");
+    case v1::FIRST_MOMENT_SCALES:
+      return moment(0, "_scales");
+    case v1::SECOND_MOMENT_SCALES:
+      return moment(1, "_scales");
     case v1::RESIDUAL:
       return absl::StrCat(Absl(tensor), ".residual");
     default:
@@ -100,11 +103,15 @@ std::string StoredName(std::string_view tensor, v1::StateKind kind) {
   }
 }
 
+const kernels::OptimizerRow& OptimizerOf(const v1::Program& program) {
+  return kernels::RowOf(DecodeRule(program.rules().optimizer()));
+}
+
 absl::StatusOr<std::vector<StateTensor>> ViewState(const RankState& state) {
   std::vector<StateTensor> tensors;
   std::map<std::string, size_t> index;
   for (const v1::StateRange& range : state.program.state()) {
-    std::string name = NameOf(range);
+    std::string name = StoredName(range.tensor(), range.kind(), OptimizerOf(state.program));
     const auto [place, is_new] = index.emplace(name, tensors.size());
     if (is_new) {
       tensors.push_back({.tensor = range.tensor(),

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/optimizer_rule.h"
 #include "kernels/tensor_view.h"
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -50,9 +51,12 @@ struct StateTensor {
   bool addressable() const;
 };
 
-// "<tensor>" of a weight, "<tensor>.adam_m", "<tensor>.adam_v", "<tensor>.adam_m_scales",
-// "<tensor>.residual", ...
-std::string StoredName(std::string_view tensor, v1::StateKind kind);
+// "<tensor>" of a weight, "<tensor>.residual"; of a moment, and of its scales, as the optimizer's
+// rule names it: "<tensor>.adam_m", "<tensor>.adam_m_scales".
+std::string StoredName(std::string_view tensor, v1::StateKind kind,
+                       const kernels::OptimizerRow& optimizer);
+// By which the program updates weights.
+const kernels::OptimizerRow& OptimizerOf(const v1::Program& program);
 
 // In the manifest's order of first mention. INVALID_ARGUMENT when a range lies outside its buffer
 // or the rank holds an element twice. Slices that follow each other in the tensor and in memory are

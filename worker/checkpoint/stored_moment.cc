@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "kernels/block_codes.h"
 #include "kernels/dynamic_map.h"
 #include "kernels/format.h"
@@ -18,6 +19,7 @@
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/safetensors/safetensors_header.h"
 #include "worker/checkpoint/state_view.h"
+#include "worker/checkpoint/tensor_files.h"
 
 namespace terrace {
 namespace {
@@ -49,19 +51,36 @@ int64_t BlockOf(const SafetensorsReader& reader) {
 }  // namespace
 
 v1::StateKind MomentOf(v1::StateKind kind) {
-  if (kind == v1::ADAM_M_SCALES) return v1::ADAM_M;
-  return kind == v1::ADAM_V_SCALES ? v1::ADAM_V : kind;
+  if (kind == v1::FIRST_MOMENT_SCALES) return v1::FIRST_MOMENT;
+  return kind == v1::SECOND_MOMENT_SCALES ? v1::SECOND_MOMENT : kind;
 }
 
 bool IsScales(v1::StateKind kind) { return MomentOf(kind) != kind; }
 
+absl::Status CheckOptimizer(const SafetensorsReader& reader, std::string_view path,
+                            const kernels::OptimizerRow& optimizer) {
+  const auto found = reader.metadata().find(kOptimizerKey);
+  const std::string name = found == reader.metadata().end()
+                               ? std::string(kernels::kOptimizerRows[0].name)
+                               : found->second;
+  const kernels::OptimizerRow* const stored = kernels::FindOptimizer(name);
+  if (stored != nullptr && stored->stored == optimizer.stored) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      Absl(path), ": holds the optimizer states of ", CleanText(name), ", from which ",
+      Absl(optimizer.name),
+      " cannot go on; resume with train.optimizer as it was, or begin with the weights alone: "
+      "model.init ",
+      Absl(path), "/", kModelFile, " and another checkpoint.directory"));
+}
+
 absl::StatusOr<StoredMoment> StoredMoment::Find(const SafetensorsReader& reader,
                                                 std::string_view path, std::string_view tensor,
                                                 v1::StateKind kind,
+                                                const kernels::OptimizerRow& optimizer,
                                                 const std::vector<int64_t>& shape) {
   StoredMoment moment;
-  moment.is_signed_ = kind == v1::ADAM_M;
-  ASSIGN_OR_RETURN(moment.numbers_, reader.Get(StoredName(tensor, kind)));
+  moment.is_signed_ = kind == v1::FIRST_MOMENT;
+  ASSIGN_OR_RETURN(moment.numbers_, reader.Get(StoredName(tensor, kind, optimizer)));
   const StoredTensor& numbers = moment.numbers_;
   if (numbers.shape != shape) {
     return BadMoment(path, numbers,
@@ -78,8 +97,9 @@ absl::StatusOr<StoredMoment> StoredMoment::Find(const SafetensorsReader& reader,
                      absl::StrCat("come with the size of its blocks, '", kMomentBlockKey,
                                   "' in the file's metadata"));
   }
-  const v1::StateKind scales = moment.is_signed_ ? v1::ADAM_M_SCALES : v1::ADAM_V_SCALES;
-  ASSIGN_OR_RETURN(moment.scales_, reader.Get(StoredName(tensor, scales)));
+  const v1::StateKind scales =
+      moment.is_signed_ ? v1::FIRST_MOMENT_SCALES : v1::SECOND_MOMENT_SCALES;
+  ASSIGN_OR_RETURN(moment.scales_, reader.Get(StoredName(tensor, scales, optimizer)));
   const std::vector<int64_t> scales_shape = ScalesShape(shape, moment.block_);
   if (moment.scales_->dtype == DType::kF32 && moment.scales_->shape == scales_shape) return moment;
   return BadMoment(path, *moment.scales_, absl::StrCat("be F32", ShapeText(scales_shape)));

@@ -1,4 +1,4 @@
-// One of Adam's moments of a tensor as a checkpoint holds it, read as the job keeps it: in f32 or
+// One moment of a tensor as a checkpoint holds it, read as the job keeps it: in f32 or
 // bf16, or in int8 blocks, codes and scales apart (kernels/format.h). What is stored as it is kept
 // is copied; anything else is converted, blocks of another size too. Blocks are of the tensor's
 // elements in order, so what a rank holds of them does not matter.
@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/optimizer_rule.h"
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
 
@@ -25,6 +26,12 @@ namespace terrace {
 
 // Under which key a file of moments says how many elements share a scale.
 inline constexpr char kMomentBlockKey[] = "moment_block";
+// ... and by which rule they came about; without it, by AdamW.
+inline constexpr char kOptimizerKey[] = "optimizer";
+
+// INVALID_ARGUMENT when the file holds states of a rule whose moments mean something else.
+absl::Status CheckOptimizer(const SafetensorsReader& reader, std::string_view path,
+                            const kernels::OptimizerRow& optimizer);
 
 // Of the scales of moments in blocks the moment's kind, of anything else its own.
 v1::StateKind MomentOf(v1::StateKind kind);
@@ -32,9 +39,11 @@ bool IsScales(v1::StateKind kind);
 
 class StoredMoment {
  public:
-  // `kind`: ADAM_M or ADAM_V. NOT_FOUND, or INVALID_ARGUMENT when it is of another shape or type.
+  // `kind`: FIRST_MOMENT or SECOND_MOMENT. NOT_FOUND, or INVALID_ARGUMENT when it is of another
+  // shape or type.
   static absl::StatusOr<StoredMoment> Find(const SafetensorsReader& reader, std::string_view path,
                                            std::string_view tensor, v1::StateKind kind,
+                                           const kernels::OptimizerRow& optimizer,
                                            const std::vector<int64_t>& shape);
 
   // Whether it is stored as one keeps it of this type; `block`: of kU8.

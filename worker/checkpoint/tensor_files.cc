@@ -15,39 +15,47 @@ namespace {
 
 std::map<std::string, std::string> Metadata(const TensorFile& file) {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (!file.optimizer.empty()) metadata[kOptimizerKey] = file.optimizer;
   if (file.moment_block > 0) metadata[kMomentBlockKey] = std::to_string(file.moment_block);
   return metadata;
 }
 
 constexpr int kMatrixDims = 2;  // at least
 
-TensorToWrite Announced(const v1::Initializer& initializer, v1::StateKind kind,
+constexpr v1::StateKind kMomentKinds[] = {v1::FIRST_MOMENT, v1::SECOND_MOMENT};
+constexpr v1::StateKind kScalesKinds[] = {v1::FIRST_MOMENT_SCALES, v1::SECOND_MOMENT_SCALES};
+
+TensorToWrite Announced(const v1::Initializer& initializer, std::string name,
                         kernels::DType dtype = kernels::DType::kF32) {
-  return {StoredName(initializer.tensor(), kind),
-          dtype,
-          {initializer.shape().begin(), initializer.shape().end()}};
+  return {std::move(name), dtype, {initializer.shape().begin(), initializer.shape().end()}};
 }
 
-void AddMoments(const v1::Initializer& initializer, int64_t block, TensorFile* file) {
+void AddMoments(const v1::Initializer& initializer, const kernels::OptimizerRow& optimizer,
+                int64_t block, TensorFile* file) {
   const auto dtype = initializer.moments() == v1::DTYPE_UNSPECIFIED
                          ? kernels::DType::kF32
                          : static_cast<kernels::DType>(initializer.moments());
-  for (const v1::StateKind kind : {v1::ADAM_M, v1::ADAM_V})
-    file->tensors.push_back(Announced(initializer, kind, dtype));
+  const auto announced = [&](v1::StateKind kind, kernels::DType type) {
+    return Announced(initializer, StoredName(initializer.tensor(), kind, optimizer), type);
+  };
+  for (int moment = 0; moment < optimizer.moments; ++moment)
+    file->tensors.push_back(announced(kMomentKinds[moment], dtype));
   if (dtype != kernels::DType::kU8) return;
   file->moment_block = block;
-  for (const v1::StateKind kind : {v1::ADAM_M_SCALES, v1::ADAM_V_SCALES}) {
-    TensorToWrite scales = Announced(initializer, kind);
+  for (int moment = 0; moment < optimizer.moments; ++moment) {
+    TensorToWrite scales = announced(kScalesKinds[moment], kernels::DType::kF32);
     scales.shape = ScalesShape(scales.shape, block);
     file->tensors.push_back(std::move(scales));
   }
 }
 
 // Of each of so many ranks one, below each other.
-void AddResiduals(const v1::Initializer& initializer, int64_t ranks, TensorFile* file) {
+void AddResiduals(const v1::Initializer& initializer, const kernels::OptimizerRow& optimizer,
+                  int64_t ranks, TensorFile* file) {
   if (initializer.residual() == v1::DTYPE_UNSPECIFIED) return;
   TensorToWrite residuals =
-      Announced(initializer, v1::RESIDUAL, static_cast<kernels::DType>(initializer.residual()));
+      Announced(initializer, StoredName(initializer.tensor(), v1::RESIDUAL, optimizer),
+                static_cast<kernels::DType>(initializer.residual()));
   residuals.shape[0] *= ranks;
   file->tensors.push_back(std::move(residuals));
 }
@@ -65,13 +73,15 @@ kernels::DType TypeOfMatrices(const v1::Program& program) {
 
 std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program) {
   TensorFile model = {.name = kModelFile}, optimizer = {.name = kOptimizerFile};
+  const kernels::OptimizerRow& rule = OptimizerOf(program);
+  optimizer.optimizer = rule.name;
   const kernels::DType matrices = TypeOfMatrices(program);
   for (const v1::Initializer& initializer : program.initializers()) {
     const bool matrix = initializer.shape_size() >= kMatrixDims;
     model.tensors.push_back(
-        Announced(initializer, v1::WEIGHT, matrix ? matrices : kernels::DType::kF32));
-    AddMoments(initializer, program.rules().moment_block(), &optimizer);
-    AddResiduals(initializer, ShardCount(program.grid()), &optimizer);
+        Announced(initializer, initializer.tensor(), matrix ? matrices : kernels::DType::kF32));
+    AddMoments(initializer, rule, program.rules().moment_block(), &optimizer);
+    AddResiduals(initializer, rule, ShardCount(program.grid()), &optimizer);
   }
   // The widest first: then every tensor begins at a multiple of its elements' size.
   for (TensorFile* file : {&model, &optimizer}) {

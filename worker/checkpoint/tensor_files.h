@@ -27,6 +27,7 @@ inline constexpr size_t kTensorFiles = 2;
 struct TensorFile {
   std::string name;
   std::vector<TensorToWrite> tensors;
+  std::string optimizer;     // of moments: the rule that they belong to
   int64_t moment_block = 0;  // of moments in int8 blocks: elements that share a scale
 };
 

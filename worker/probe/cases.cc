@@ -175,7 +175,7 @@ void AddVectors(int64_t n, Cases* cases) {
   const TensorShape x = Of(DType::kF32, {n}), one = Of(DType::kF32, {1}),
                     four = Of(DType::kF32, {4});
   cases->Add(Op::kSquaredNorm, kernels::ScaleAttrs{}, {x, one});
-  cases->Add(Op::kAdamw, kernels::AdamwAttrs{}, {x, x, x, x, four, four});
+  cases->Add(Op::kUpdate, kernels::UpdateAttrs{}, {x, x, x, x, four, four});
 }
 
 void AddMatmuls(const Sizes& sizes, DType act, MatmulPrecision precision, Cases* cases) {

@@ -51,7 +51,7 @@ absl::Status PrepareRounding(const InstructionPreparation& in, const Coordinates
     return absl::InvalidArgumentError(
         "updates other weights in each iteration of a loop, which stochastic rounding cannot");
   }
-  auto& attrs = std::get<kernels::AdamwAttrs>(out->attrs);
+  auto& attrs = std::get<kernels::UpdateAttrs>(out->attrs);
   return ResolveRounding(*in.program, rank, out->operands[kWeights].Elements(), &attrs.rounding);
 }
 
@@ -70,7 +70,7 @@ absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstructio
   }
   const Coordinates rank = CoordinatesOf(in.program->grid(), in.options->rank);
   ResolveRank(rank, &out->attrs);
-  if (decoded.op == kernels::Op::kAdamwStochastic)
+  if (decoded.op == kernels::Op::kUpdateStochastic)
     RETURN_IF_ERROR(Located(PrepareRounding(in, rank, out), *in.source));
   const v1::StreamKind stream = in.program->streams(in.source->stream()).kind();
   out->context.threads =

@@ -22,25 +22,9 @@ int64_t AlignUp(int64_t elements, int64_t alignment) {
   return (elements + alignment - 1) / alignment * alignment;
 }
 
-}  // namespace
-
-struct MomentFields {
-  const char* name;
-  const char* scales_name;
-  int Unit::*home;
-  int Unit::*scales_home;
-  int Parameter::*view;
-  int Parameter::*scales_view;
-};
-
-namespace {
-
-constexpr MomentFields kFirstMoment = {"adam_m",           "adam_m_scales",
-                                       &Unit::adam_m,      &Unit::adam_m_scales,
-                                       &Parameter::adam_m, &Parameter::adam_m_scales};
-constexpr MomentFields kSecondMoment = {"adam_v",           "adam_v_scales",
-                                        &Unit::adam_v,      &Unit::adam_v_scales,
-                                        &Parameter::adam_v, &Parameter::adam_v_scales};
+// Of buffers and of the views of parameters in them, by moment.
+constexpr const char* kMomentNames[] = {"first_moment", "second_moment"};
+constexpr const char* kScalesNames[] = {"first_moment_scales", "second_moment_scales"};
 
 // Which of the stage's chunks uses the tensor.
 int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
@@ -111,7 +95,8 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       rounds_(options.round),
       has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr),
       tied_(model.config.tied_embeddings),
-      moments_(options.with_optimizer ? options.moments : kernels::DType::kF32),
+      moment_count_(options.with_optimizer ? options.moment_count : 0),
+      moments_(moment_count_ > 0 ? options.moments : kernels::DType::kF32),
       moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
       gathers_(options.gathers),
       residuals_(options.with_optimizer && parallel.zero > 0 ? options.residuals : std::nullopt) {
@@ -279,31 +264,33 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
     return AddRegion(kind, v1::PARAMETER, tier, unit, dtype,
                      sharded ? unit.shard_elements : unit.elements, graph);
   };
+  const auto weight = [](Parameter& parameter) -> int& { return parameter.weight; };
+  const auto rounded = [](Parameter& parameter) -> int& { return parameter.rounded; };
   for (Unit& unit : units_) {
     if (!sharded) {
       unit.weights = region("weights", unit.master_tier, unit, unit.master_dtype);
-      AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
+      AddViews(weight, "weights", unit, unit.weights, graph);
       if (!unit.rounds()) continue;
       unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
-      AddViews(&Parameter::rounded, "rounded", unit, unit.rounded, graph);
+      AddViews(rounded, "rounded", unit, unit.rounded, graph);
     } else if (IsWhole(unit, options)) {
       unit.weights =
           AddRegion("weights", v1::PARAMETER, v1::DEVICE, unit, unit.dtype, unit.elements, graph);
-      AddViews(&Parameter::weight, "weights", unit, unit.weights, graph);
+      AddViews(weight, "weights", unit, unit.weights, graph);
     }
   }
   if (!options.with_optimizer) return;
   if (!sharded) {
-    for (Unit& unit : units_) PlaceMoment(kFirstMoment, &unit, graph);
-    for (Unit& unit : units_) PlaceMoment(kSecondMoment, &unit, graph);
+    for (int moment = 0; moment < moment_count_; ++moment) {
+      for (Unit& unit : units_) PlaceMoment(moment, &unit, graph);
+    }
     return;
   }
   for (Unit& unit : units_) {
     unit.master = region("master", unit.master_tier, unit, unit.master_dtype);
     if (unit.rounds() && unit.weights == kNone)
       unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
-    PlaceMoment(kFirstMoment, &unit, graph);
-    PlaceMoment(kSecondMoment, &unit, graph);
+    for (int moment = 0; moment < moment_count_; ++moment) PlaceMoment(moment, &unit, graph);
     if (const auto residual = ResidualOf(all_[unit.parameters[0]].first()))
       unit.residual =
           AddRegion("residual", v1::OPTIMIZER, v1::DEVICE, unit, *residual, unit.elements, graph);
@@ -316,24 +303,25 @@ std::optional<kernels::DType> Parameters::ResidualOf(const Tensor& tensor) const
 }
 
 // Where it is on NVMe its scales are on the host: few, and no pages.
-void Parameters::PlaceMoment(const MomentFields& moment, Unit* unit, Graph* graph) {
+void Parameters::PlaceMoment(int moment, Unit* unit, Graph* graph) {
   const bool sharded = unit->shard_elements > 0;
   const int64_t elements = sharded ? unit->shard_elements : unit->elements;
-  const int home = AddRegion(moment.name, v1::OPTIMIZER, unit->optimizer_tier, *unit,
+  const int home = AddRegion(kMomentNames[moment], v1::OPTIMIZER, unit->optimizer_tier, *unit,
                              unit->moment_dtype, elements, graph);
   int scales = kNone;
   if (unit->in_blocks()) {
     const v1::Tier tier = unit->optimizer_tier == v1::NVME ? v1::HOST : unit->optimizer_tier;
-    scales = AddRegion(moment.scales_name, v1::OPTIMIZER, tier, *unit, kernels::DType::kF32,
+    scales = AddRegion(kScalesNames[moment], v1::OPTIMIZER, tier, *unit, kernels::DType::kF32,
                        BlocksOf(elements, moment_block_), graph);
   }
   if (sharded) {
-    unit->*moment.home = home;
-    unit->*moment.scales_home = scales;
+    unit->moments.numbers[moment] = home;
+    unit->moments.scales[moment] = scales;
     return;
   }
-  AddViews(moment.view, moment.name, *unit, home, graph);
-  if (scales != kNone) AddScaleViews(moment.scales_view, moment.scales_name, *unit, scales, graph);
+  AddViews([moment](Parameter& parameter) -> int& { return parameter.moments.numbers[moment]; },
+           kMomentNames[moment], *unit, home, graph);
+  if (scales != kNone) AddScaleViews(moment, *unit, scales, graph);
 }
 
 int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
@@ -346,32 +334,32 @@ int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, 
                      .tier = tier});
 }
 
-void Parameters::AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
-                          Graph* graph) {
+void Parameters::AddViews(absl::FunctionRef<int&(Parameter&)> field, const char* name,
+                          const Unit& unit, int region, Graph* graph) {
   for (int i : unit.parameters) {
     Parameter& parameter = all_[i];
-    parameter.*kind = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
-                                  .cls = graph->values[region].cls,
-                                  .dtype = graph->values[region].dtype,
-                                  .shape = parameter.shape,
-                                  .lifetime = v1::PERSISTENT,
-                                  .inside = region,
-                                  .inside_offset = parameter.offset,
-                                  .parameter = i});
+    field(parameter) = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
+                                   .cls = graph->values[region].cls,
+                                   .dtype = graph->values[region].dtype,
+                                   .shape = parameter.shape,
+                                   .lifetime = v1::PERSISTENT,
+                                   .inside = region,
+                                   .inside_offset = parameter.offset,
+                                   .parameter = i});
   }
 }
 
-void Parameters::AddScaleViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
-                               Graph* graph) {
+void Parameters::AddScaleViews(int moment, const Unit& unit, int region, Graph* graph) {
   for (int i : unit.parameters) {
     Parameter& parameter = all_[i];
-    parameter.*kind = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
-                                  .cls = v1::OPTIMIZER,
-                                  .shape = {BlocksOf(parameter.elements(), moment_block_)},
-                                  .lifetime = v1::PERSISTENT,
-                                  .inside = region,
-                                  .inside_offset = parameter.offset / moment_block_,
-                                  .parameter = i});
+    parameter.moments.scales[moment] =
+        graph->Add({.name = absl::StrCat(kScalesNames[moment], ".", parameter.first().name),
+                    .cls = v1::OPTIMIZER,
+                    .shape = {BlocksOf(parameter.elements(), moment_block_)},
+                    .lifetime = v1::PERSISTENT,
+                    .inside = region,
+                    .inside_offset = parameter.offset / moment_block_,
+                    .parameter = i});
   }
 }
 

@@ -8,7 +8,7 @@
 // by its outputs, the second by its inputs, tables by the vocabulary; the rest is whole on every
 // rank.
 //
-// Without ZeRO the parameters of a layer share one buffer a kind (weights, adam_m, adam_v), norms
+// Without ZeRO the parameters of a layer share one buffer a kind (weights, first_moment), norms
 // and biases another where their weights are of another type than the matrices'. With it
 // (Rajbhandari et al. 2020, arXiv 1910.02054) parameters of one kind form a unit, a region that all
 // ranks of the "shard" group hold together: each has its own piece of master weights and moments,
@@ -20,9 +20,9 @@
 // from lies with the moments. Products would round it so themselves, so no number changes; matrices
 // of products in another precision stay as their masters are.
 //
-// With layout.moments_format bf16 or int8 moments of matrices rest in that (kernels/format.h). The
-// scales of int8 blocks lie in buffers of their own; matrices begin and shards end on a block
-// (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
+// There are as many moments as the optimizer's rule keeps. With layout.moments_format bf16 or int8
+// those of matrices rest in that. The scales of int8 blocks lie in buffers of their own; matrices
+// begin and shards end on a block (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
 //
 // What rests off the device (tiers.h): a unit's moments, with its master where that is rounded or
 // what is whole is gathered from it; and the weights that are prefetched for each use.
@@ -30,6 +30,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -38,10 +39,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "coordinator/compiler/graph/graph.h"
 #include "coordinator/compiler/state/groups.h"
 #include "coordinator/compiler/state/precision.h"
 #include "coordinator/model/model.h"
+#include "kernels/optimizer_rule.h"
 
 namespace terrace::compiler {
 
@@ -71,6 +74,12 @@ struct Tile {
   bool of_inputs = false;
 };
 
+// Values of the moments that the optimizer's rule keeps, the first before the second.
+struct Moments {
+  std::array<int, kernels::kMomentsMax> numbers = {kNone, kNone};
+  std::array<int, kernels::kMomentsMax> scales = {kNone, kNone};  // of those in blocks
+};
+
 struct Parameter {
   std::vector<Part> parts;
   Dims shape;  // of what this rank holds
@@ -85,10 +94,7 @@ struct Parameter {
   int tiles = 1;        // so many parameters, this one first, are one product's matrix in order
   int weight = kNone;   // value; kNone when it is gathered for each use
   int rounded = kNone;  // what passes read instead, where it is rounded without ZeRO
-  int adam_m = kNone;   // values of the same shape; kNone without an optimizer and with ZeRO
-  int adam_v = kNone;
-  int adam_m_scales = kNone;  // of moments in blocks
-  int adam_v_scales = kNone;
+  Moments moments;      // values of the same shape; none without an optimizer and with ZeRO
   int unit = 0;
   int64_t offset = 0;  // elements from the unit's start
 
@@ -117,10 +123,7 @@ struct Unit {
   // it) and is rounded anew with each update. kNone when the whole weights are gathered once a step
   // from pieces that are rounded for that.
   int rounded = kNone;
-  int adam_m = kNone;
-  int adam_v = kNone;
-  int adam_m_scales = kNone;  // of moments in blocks
-  int adam_v_scales = kNone;
+  Moments moments;
   // Of `elements`, on each rank its own: what the codes that it has sent of its gradient were not
   // worth (layout.residual_format).
   int residual = kNone;
@@ -129,7 +132,7 @@ struct Unit {
   kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
   kernels::DType master_dtype = kernels::DType::kF32;  // of those that the optimizer updates
   kernels::DType gradient = kernels::DType::kF32;
-  kernels::DType moment_dtype = kernels::DType::kF32;  // of both moments as they rest
+  kernels::DType moment_dtype = kernels::DType::kF32;  // of its moments as they rest
   bool tile = false;                                   // a tile of a matrix, alone
 
   bool rounds() const { return dtype != master_dtype; }
@@ -141,11 +144,10 @@ constexpr int64_t BlocksOf(int64_t elements, int64_t block) {
   return (elements + block - 1) / block;
 }
 
-struct MomentFields;  // of one of the two moments (parameters.cc)
-
 struct ParametersOptions {
   bool with_optimizer = true;
-  int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
+  int moment_count = kernels::kMomentsMax;  // that the optimizer's rule keeps
+  int64_t persistent_elements = 0;          // ZeRO-3: smaller units stay whole
   v1::Offload offload;
   int64_t tile_bytes = 0;  // larger matrices that are prefetched for each use are tiled; 0: none
   // The type of the matrices that the optimizer updates. Norms and biases are always f32.
@@ -202,19 +204,21 @@ class Parameters {
   // Parameters of a unit and shards of it begin at multiples of at least so many elements.
   int64_t AlignElements(bool decays) const;
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
-  // Places one of the two moments of a unit, and the scales of its blocks if it has any.
-  void PlaceMoment(const MomentFields& moment, Unit* unit, Graph* graph);
+  // Places one of the moments of a unit, and the scales of its blocks if it has any.
+  void PlaceMoment(int moment, Unit* unit, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 kernels::DType dtype, int64_t elements, Graph* graph) const;
-  void AddViews(int Parameter::*kind, const char* name, const Unit& unit, int region, Graph* graph);
-  void AddScaleViews(int Parameter::*kind, const char* name, const Unit& unit, int region,
-                     Graph* graph);
+  // `field` gives the member of a parameter that the value of its view is written to.
+  void AddViews(absl::FunctionRef<int&(Parameter&)> field, const char* name, const Unit& unit,
+                int region, Graph* graph);
+  void AddScaleViews(int moment, const Unit& unit, int region, Graph* graph);
 
   const Parallel& parallel_;
   const int64_t tile_bytes_;
   const kernels::DType matrices_, gradients_;
   const Precisions precisions_;
   const bool rounds_, has_positions_, tied_;
+  const int moment_count_;
   const kernels::DType moments_;
   const int64_t moment_block_;
   const kernels::FormatRow* const gathers_;

@@ -12,21 +12,33 @@ using kernels::Op;
 
 namespace {
 
+constexpr Ring kMomentRings[] = {Ring::kFirstMoment, Ring::kSecondMoment};
+constexpr Ring kScalesRings[] = {Ring::kFirstMomentScales, Ring::kSecondMomentScales};
+
 // Those of elements [begin, begin + count), which begin on a block.
 Slice ScalesOf(Slice scales, int64_t block, int64_t begin, int64_t count) {
   if (scales.absent()) return scales;
   return Range(scales, begin / block, (count + block - 1) / block);
 }
 
+// Absent where the rule keeps fewer.
+MomentSlice MomentOf(const OptimizerState& state, size_t moment) {
+  return moment < state.moments.size() ? state.moments[moment] : MomentSlice();
+}
+
 }  // namespace
 
-void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state, Slice scale,
-                       const std::string& name) {
+bool Optimizer::IsOnDevice(const OptimizerState& state) const {
   const Graph& graph = builder_.graph();
-  const bool on_device = graph.TierOf(state.gradient) == v1::DEVICE &&
-                         graph.TierOf(state.weight) == v1::DEVICE &&
-                         graph.TierOf(state.adam_m) == v1::DEVICE;
-  if (on_device) {
+  return graph.TierOf(state.gradient) == v1::DEVICE && graph.TierOf(state.weight) == v1::DEVICE &&
+         std::all_of(state.moments.begin(), state.moments.end(), [&](const MomentSlice& moment) {
+           return graph.TierOf(moment.numbers) == v1::DEVICE;
+         });
+}
+
+void Optimizer::Update(const kernels::UpdateAttrs& attrs, const OptimizerState& state, Slice scale,
+                       const std::string& name) {
+  if (IsOnDevice(state)) {
     Compute(attrs, state, state.weight, {scale, schedule_, step_}, name);
     if (!state.rounded.absent()) copies_.Round(state.weight, state.rounded, name);
     return;
@@ -34,74 +46,80 @@ void Optimizer::Update(const kernels::AdamwAttrs& attrs, const OptimizerState& s
   const Common common = CommonOnHost(scale);
   const int64_t elements = state.weight.shape.Elements();
   // Whole pages of weights, gradients and moments, of which an element may be shorter than f32.
-  const int64_t page = std::max(
-      {StreamedElements(state.rounded.absent() ? state.weight.shape.dtype
-                                               : state.rounded.shape.dtype),
-       StreamedElements(state.gradient.shape.dtype), StreamedElements(state.adam_m.shape.dtype)});
+  const Slice& weight = state.rounded.absent() ? state.weight : state.rounded;
+  int64_t page =
+      std::max(StreamedElements(weight.shape.dtype), StreamedElements(state.gradient.shape.dtype));
+  for (const MomentSlice& moment : state.moments)
+    page = std::max(page, StreamedElements(moment.numbers.shape.dtype));
   const int64_t chunk =
       std::max<int64_t>(1, copies_.ChunkElements(kernels::DType::kF32) / page) * page;
   for (int64_t begin = 0; begin < elements; begin += chunk) {
     const int64_t count = std::min(chunk, elements - begin);
-    UpdateChunk(attrs,
-                {.gradient = Range(state.gradient, begin, count),
-                 .weight = Range(state.weight, begin, count),
-                 .adam_m = Range(state.adam_m, begin, count),
-                 .adam_v = Range(state.adam_v, begin, count),
-                 .rounded = state.rounded.absent() ? Slice() : Range(state.rounded, begin, count),
-                 .m_scales = ScalesOf(state.m_scales, state.block, begin, count),
-                 .v_scales = ScalesOf(state.v_scales, state.block, begin, count),
-                 .block = state.block},
-                common, name);
+    OptimizerState piece = {
+        .gradient = Range(state.gradient, begin, count),
+        .weight = Range(state.weight, begin, count),
+        .rounded = state.rounded.absent() ? Slice() : Range(state.rounded, begin, count),
+        .moments = {},
+        .block = state.block};
+    for (const MomentSlice& moment : state.moments) {
+      piece.moments.push_back({Range(moment.numbers, begin, count),
+                               ScalesOf(moment.scales, state.block, begin, count)});
+    }
+    UpdateChunk(attrs, piece, common, name);
   }
 }
 
 // The host updates whatever is not all on the device: bringing a chunk there costs a copy more.
-void Optimizer::UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
+void Optimizer::UpdateChunk(const kernels::UpdateAttrs& attrs, const OptimizerState& state,
                             const Common& common, const std::string& name) {
-  const OptimizerState here = {.gradient = Bring(Ring::kGradient, state.gradient, name),
-                               .weight = Bring(Ring::kWeight, state.weight, name),
-                               .adam_m = Bring(Ring::kAdamM, state.adam_m, name),
-                               .adam_v = Bring(Ring::kAdamV, state.adam_v, name),
-                               .rounded = {},
-                               .m_scales = Bring(Ring::kAdamMScales, state.m_scales, name),
-                               .v_scales = Bring(Ring::kAdamVScales, state.v_scales, name),
-                               .block = state.block};
+  OptimizerState here = {.gradient = Bring(Ring::kGradient, state.gradient, name),
+                         .weight = Bring(Ring::kWeight, state.weight, name),
+                         .rounded = {},
+                         .moments = {},
+                         .block = state.block};
+  here.moments.resize(state.moments.size());
+  for (size_t i = 0; i < state.moments.size(); ++i)
+    here.moments[i].numbers = Bring(kMomentRings[i], state.moments[i].numbers, name);
+  for (size_t i = 0; i < state.moments.size(); ++i)
+    here.moments[i].scales = Bring(kScalesRings[i], state.moments[i].scales, name);
   if (!loads_.empty())
     builder_.Copy(v1::NVME_LOAD, std::exchange(loads_, {}), absl::StrCat("load states of ", name));
   Compute(attrs, here, state.weight, common, name);
   if (!state.rounded.absent()) copies_.RoundOnHost(here.weight, state.rounded, name);
   TakeBack(here.weight, state.weight, name);
-  TakeBack(here.adam_m, state.adam_m, name);
-  TakeBack(here.adam_v, state.adam_v, name);
-  TakeBack(here.m_scales, state.m_scales, name);
-  TakeBack(here.v_scales, state.v_scales, name);
+  for (size_t i = 0; i < state.moments.size(); ++i)
+    TakeBack(here.moments[i].numbers, state.moments[i].numbers, name);
+  for (size_t i = 0; i < state.moments.size(); ++i)
+    TakeBack(here.moments[i].scales, state.moments[i].scales, name);
   if (!stores_.empty()) {
     builder_.Copy(v1::NVME_STORE, std::exchange(stores_, {}),
                   absl::StrCat("store states of ", name));
   }
 }
 
-void Optimizer::Compute(kernels::AdamwAttrs attrs, const OptimizerState& here, Slice home,
+void Optimizer::Compute(kernels::UpdateAttrs attrs, const OptimizerState& here, Slice home,
                         const Common& common, const std::string& name) {
-  std::vector<Slice> operands = {here.gradient, here.weight,  here.adam_m,
-                                 here.adam_v,   common.scale, common.schedule};
-  if (here.adam_m.shape.dtype == kernels::DType::kU8) {
+  std::vector<Slice> operands = {here.gradient, here.weight};
+  for (int i = 0; i < kernels::kMomentsMax; ++i) operands.push_back(MomentOf(here, i).numbers);
+  operands.insert(operands.end(), {common.scale, common.schedule});
+  const std::string text = absl::StrCat(std::string(kernels::RowOf(attrs.rule).name), " ", name);
+  if (MomentOf(here, 0).numbers.shape.dtype == kernels::DType::kU8) {
     attrs.rounding = {};
     attrs.block = here.block;
-    operands.insert(operands.end(), {here.m_scales, here.v_scales});
-    builder_.Compute(Op::kAdamwInt8, attrs, std::move(operands), absl::StrCat("adamw ", name));
+    for (int i = 0; i < kernels::kMomentsMax; ++i) operands.push_back(MomentOf(here, i).scales);
+    builder_.Compute(Op::kUpdateInt8, attrs, std::move(operands), text);
     return;
   }
   if (here.weight.shape.dtype == kernels::DType::kF32) {
     attrs.rounding = {};
-    builder_.Compute(Op::kAdamw, attrs, std::move(operands), absl::StrCat("adamw ", name));
+    builder_.Compute(Op::kUpdate, attrs, std::move(operands), text);
     return;
   }
   const Slice root = builder_.graph().Root(home);
   attrs.rounding.buffer = root.value;  // the value's number: emit.cc knows its buffer
   attrs.rounding.first = root.offset;
   operands.push_back(common.step);
-  builder_.Compute(Op::kAdamwStochastic, attrs, std::move(operands), absl::StrCat("adamw ", name));
+  builder_.Compute(Op::kUpdateStochastic, attrs, std::move(operands), text);
 }
 
 Slice Optimizer::Bring(Ring ring, Slice piece, const std::string& name) {

@@ -1,4 +1,4 @@
-// The update of one parameter or shard by AdamW, where its state rests.
+// The update of one parameter or shard by the optimizer's rule, where its state rests.
 //
 // State on the device is updated there at once. Otherwise the state streams through the host in
 // chunks: what is on NVMe is loaded, what is on the device copied, a chunk is updated by the host
@@ -20,14 +20,20 @@
 
 namespace terrace::compiler {
 
+// One moment of a parameter or shard.
+struct MomentSlice {
+  Slice numbers;
+  // Of numbers in int8 blocks, one for each `block` elements of the other slices; only the last
+  // block may be shorter. Absent where they are in no blocks.
+  Slice scales = {};
+};
+
 // Flat slices with the same number of elements, each on any tier. All are f32, except that weights
 // may be bf16, and moments bf16 or the codes of int8 blocks.
 struct OptimizerState {
-  Slice gradient, weight, adam_m, adam_v;
+  Slice gradient, weight;
   Slice rounded;  // of another type: what the new weight is rounded to; may be absent
-  // Scales of moments in int8 blocks, one for each `block` elements of the other slices; only the
-  // last block may be shorter. Absent where moments are in no blocks.
-  Slice m_scales = {}, v_scales = {};
+  std::vector<MomentSlice> moments;  // as many as the rule keeps
   int64_t block = 0;
 };
 
@@ -45,7 +51,7 @@ class Optimizer {
         copies_(chunk_bytes, builder) {}
 
   // `scale`: on the device.
-  void Update(const kernels::AdamwAttrs& attrs, const OptimizerState& state, Slice scale,
+  void Update(const kernels::UpdateAttrs& attrs, const OptimizerState& state, Slice scale,
               const std::string& name);
 
  private:
@@ -54,10 +60,11 @@ class Optimizer {
     Slice scale, schedule, step;
   };
 
-  void UpdateChunk(const kernels::AdamwAttrs& attrs, const OptimizerState& state,
+  void UpdateChunk(const kernels::UpdateAttrs& attrs, const OptimizerState& state,
                    const Common& common, const std::string& name);
+  bool IsOnDevice(const OptimizerState& state) const;
   // `home`: where the weight rests.
-  void Compute(kernels::AdamwAttrs attrs, const OptimizerState& here, Slice home,
+  void Compute(kernels::UpdateAttrs attrs, const OptimizerState& here, Slice home,
                const Common& common, const std::string& name);
   Slice Bring(Ring ring, Slice piece, const std::string& name);
   void TakeBack(Slice here, Slice piece, const std::string& name);

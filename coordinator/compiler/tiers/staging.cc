@@ -9,8 +9,15 @@
 namespace terrace::compiler {
 namespace {
 
-constexpr const char* kNames[] = {"fetch",  "leave",   "gradient",      "weight",       "adam_m",
-                                  "adam_v", "rounded", "adam_m_scales", "adam_v_scales"};
+constexpr const char* kNames[] = {"fetch",
+                                  "leave",
+                                  "gradient",
+                                  "weight",
+                                  "first_moment",
+                                  "second_moment",
+                                  "rounded",
+                                  "first_moment_scales",
+                                  "second_moment_scales"};
 
 struct Piece {
   int value = kNone;

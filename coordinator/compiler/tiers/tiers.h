@@ -48,11 +48,11 @@ enum class Ring {
   kLeave,
   kGradient,
   kWeight,
-  kAdamM,
-  kAdamV,
+  kFirstMoment,
+  kSecondMoment,
   kRounded,
-  kAdamMScales,
-  kAdamVScales
+  kFirstMomentScales,
+  kSecondMomentScales
 };
 
 // Copies between tiers, in pieces of a fixed size, through the host where one end is on NVMe.

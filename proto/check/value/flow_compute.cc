@@ -61,9 +61,9 @@ void Flow::Compute(int i) {
       value.squared = i;
       return Write(At(i, 2), value, i);
     }
-    case Op::kAdamw:
-    case Op::kAdamwStochastic:
-    case Op::kAdamwInt8:
+    case Op::kUpdate:
+    case Op::kUpdateStochastic:
+    case Op::kUpdateInt8:
       return Update(i);
     default:
       return Function(i);

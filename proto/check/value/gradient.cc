@@ -15,7 +15,7 @@ namespace {
 
 using kernels::Op;
 
-// Operands of kAdamw and kAdamwStochastic in kernels/op.h.
+// Operands of kUpdate and kUpdateStochastic in kernels/op.h.
 constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5, kStep = 6;
 // Micro-batches that are tried for the one that a message names.
 constexpr uint32_t kNamedMax = 1 << 20;
@@ -63,11 +63,11 @@ absl::Status Gradients::Check(int i) {
   ForgetWritten(instruction);
   if (!instruction.op.has_value()) return absl::OkStatus();
   switch (instruction.op->op) {
-    case Op::kAdamwStochastic:
+    case Op::kUpdateStochastic:
       RETURN_IF_ERROR(CheckKind(i, kStep, Value::kStep));
       return CheckOptimizer(i);
-    case Op::kAdamw:
-    case Op::kAdamwInt8:
+    case Op::kUpdate:
+    case Op::kUpdateInt8:
       return CheckOptimizer(i);
     case Op::kSquaredNorm:
       return CheckNormInput(i);
@@ -143,7 +143,8 @@ absl::Status Gradients::CheckOptimizer(int i) {
 // computes its gradient), two that take the same one give the mistake away.
 absl::Status Gradients::CheckUnused(int i) {
   const CheckedInstruction& instruction = train_.instructions[i];
-  if (!instruction.op.has_value() || !kernels::IsAdamw(instruction.op->op)) return absl::OkStatus();
+  if (!instruction.op.has_value() || !kernels::IsUpdate(instruction.op->op))
+    return absl::OkStatus();
   const Access& grad = *instruction.Find(kGrad);
   const ByteRange bytes = {grad.offset, grad.end()};
   absl::Status status;

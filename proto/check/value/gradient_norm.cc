@@ -17,7 +17,7 @@ namespace {
 
 // How far the factors of squared norms, which are f32, may be from exact.
 constexpr double kTolerance = 1e-5;
-constexpr int kScaleOperand = 4;  // of kAdamw and kAdamwStochastic in kernels/op.h
+constexpr int kScaleOperand = 4;  // of kUpdate and kUpdateStochastic in kernels/op.h
 
 bool CoversAllStages(const v1::Program& program, int group) {
   if (group < 0) return false;

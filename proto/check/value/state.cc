@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "kernels/format.h"
+#include "kernels/optimizer_rule.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/instruction/structure.h"
 #include "proto/program/grid.h"
+#include "proto/program/op_codec.h"
 #include "proto/program/state_layout.h"
 
 namespace terrace::check {
@@ -408,8 +411,14 @@ absl::Status CheckResiduals(const v1::Program& program,
   return Refuse(RangeText(*held.begin()->second), ": no initializer tells of it");
 }
 
-// Moments rest in f32, bf16 or codes; what checkpoints hold follows from the initializers, which so
-// must say the same.
+// Which moment it is, or is the scales of; -1 of anything else.
+int MomentIndex(v1::StateKind kind) {
+  if (kind == v1::FIRST_MOMENT || kind == v1::FIRST_MOMENT_SCALES) return 0;
+  return kind == v1::SECOND_MOMENT || kind == v1::SECOND_MOMENT_SCALES ? 1 : -1;
+}
+
+// Moments are those that the rule keeps. They rest in f32, bf16 or codes; what checkpoints hold
+// follows from the initializers, which so must say the same.
 absl::Status CheckMomentTypes(const v1::Program& program) {
   const int64_t block = program.rules().moment_block();
   const bool power = block > 0 && (block & (block - 1)) == 0;
@@ -421,8 +430,13 @@ absl::Status CheckMomentTypes(const v1::Program& program) {
   for (const v1::Initializer& init : program.initializers()) {
     types[init.tensor()] = init.moments() == v1::DTYPE_UNSPECIFIED ? v1::F32 : init.moments();
   }
+  const kernels::OptimizerRow& rule = kernels::RowOf(DecodeRule(program.rules().optimizer()));
   for (const v1::StateRange& range : program.state()) {
-    if (range.kind() != v1::ADAM_M && range.kind() != v1::ADAM_V) continue;
+    if (MomentIndex(range.kind()) >= rule.moments) {
+      return Refuse(RangeText(range), ": the rule ", Absl(rule.name), " keeps ", rule.moments,
+                    rule.moments == 1 ? " moment" : " moments");
+    }
+    if (range.kind() != v1::FIRST_MOMENT && range.kind() != v1::SECOND_MOMENT) continue;
     const auto type = types.find(range.tensor());
     const bool known = range.dtype() == v1::F32 || range.dtype() == v1::BF16 ||
                        (range.dtype() == v1::U8 && block > 0);

@@ -9,6 +9,7 @@
 #include "kernels/tensor_view.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/value/state.h"
+#include "proto/program/op_codec.h"
 #include "proto/program/sequences.h"
 #include "proto/program/state_layout.h"
 
@@ -17,10 +18,11 @@ namespace {
 
 using kernels::Op;
 
-// Operands of kAdamw in kernels/op.h.
-constexpr int kParam = 1, kMoment1 = 2, kMoment2 = 3;
-constexpr int kScales1 = 6, kScales2 = 7;  // of kAdamwInt8
-constexpr int kResidual = 3;               // of kEncodeBlocks
+// Operands of kUpdate in kernels/op.h; moments and, of kUpdateInt8, their scales follow each other.
+constexpr int kParam = 1, kMoments = 2, kScales = 6;
+constexpr v1::StateKind kMomentKinds[] = {v1::FIRST_MOMENT, v1::SECOND_MOMENT};
+constexpr v1::StateKind kScalesKinds[] = {v1::FIRST_MOMENT_SCALES, v1::SECOND_MOMENT_SCALES};
+constexpr int kResidual = 3;  // of kEncodeBlocks
 
 int64_t ElementBytes(const v1::StateRange& range) {
   return kernels::SizeOf(static_cast<kernels::DType>(range.dtype()));
@@ -150,7 +152,7 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
     const CheckedInstruction& checked = sequence.instructions[i];
     const v1::Instruction& instruction = sequence.sequence->instructions(i);
     const bool optimizer =
-        IsTrain(name) && checked.op.has_value() && kernels::IsAdamw(checked.op->op);
+        IsTrain(name) && checked.op.has_value() && kernels::IsUpdate(checked.op->op);
     for (const Access& access : checked.accesses) {
       if (!access.writes || program.buffers(access.buffer).lifetime() != v1::PERSISTENT) continue;
       const auto refuse = [&](const char* before, const char* after) {
@@ -204,7 +206,7 @@ Updates::Updates(const v1::Program& program, const StateIndex& state, const Chec
 absl::Status Updates::Check(int i) {
   const v1::Instruction& source = train_.sequence->instructions(i);
   const CheckedInstruction& instruction = train_.instructions[i];
-  if (instruction.op.has_value() && kernels::IsAdamw(instruction.op->op)) {
+  if (instruction.op.has_value() && kernels::IsUpdate(instruction.op->op)) {
     return CheckOptimizer(i, Where(*train_.sequence, source));
   }
   if (source.kind_case() != v1::Instruction::kCopy) return absl::OkStatus();
@@ -223,35 +225,38 @@ absl::Status Updates::Check(int i) {
 
 absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
   const CheckedInstruction& instruction = train_.instructions[i];
-  const bool in_blocks = instruction.op->op == Op::kAdamwInt8;
-  for (int operand : {0, kParam, kMoment1, kMoment2}) {
+  const auto& attrs = std::get<kernels::UpdateAttrs>(instruction.op->attrs);
+  const bool in_blocks = instruction.op->op == Op::kUpdateInt8;
+  if (attrs.rule != DecodeRule(program_.rules().optimizer())) {
+    return Refuse(where, ": updates by the rule ", v1::OptimizerRule_Name(EncodeRule(attrs.rule)),
+                  ", rules.optimizer says ", v1::OptimizerRule_Name(program_.rules().optimizer()));
+  }
+  const int moments = kernels::RowOf(attrs.rule).moments;
+  for (int operand = 0; operand < kMoments + moments; ++operand) {
     if (instruction.Find(operand)->rows > 1)
       return Refuse(where, ": operand ", operand, " must be dense");
+    if (operand >= kParam) RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
   }
-  for (int operand : {kParam, kMoment1, kMoment2}) {
-    RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
-  }
-  for (int operand : {kScales1, kScales2}) {
-    if (in_blocks) RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
-  }
+  for (int moment = 0; in_blocks && moment < moments; ++moment)
+    RETURN_IF_ERROR(CheckHeld(*instruction.Find(kScales + moment), where));
   const std::vector<Held> weights = HeldState(flow_, train_, i, kParam);
   for (const Held& weight : weights) RETURN_IF_ERROR(CheckWeight(weight, where));
-  if (instruction.op->op == Op::kAdamwStochastic) {
-    const auto& attrs = std::get<kernels::AdamwAttrs>(instruction.op->attrs);
+  if (instruction.op->op == Op::kUpdateStochastic)
     RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
+  for (int moment = 0; moment < moments; ++moment) {
+    RETURN_IF_ERROR(CheckMoments(weights, i, kMoments + moment, kMomentKinds[moment], where));
+    if (!in_blocks) continue;
+    RETURN_IF_ERROR(
+        CheckScales(i, kMoments + moment, kScales + moment, kScalesKinds[moment], where));
   }
-  RETURN_IF_ERROR(CheckMoments(weights, i, kMoment1, v1::ADAM_M, where));
-  RETURN_IF_ERROR(CheckMoments(weights, i, kMoment2, v1::ADAM_V, where));
-  if (!in_blocks) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckScales(i, kMoment1, kScales1, v1::ADAM_M_SCALES, where));
-  return CheckScales(i, kMoment2, kScales2, v1::ADAM_V_SCALES, where);
+  return absl::OkStatus();
 }
 
 // Moments begin on a block, and the scales are those of just these blocks. Each operand is of one
 // place of one buffer.
 absl::Status Updates::CheckScales(int i, int operand, int scales_operand, v1::StateKind kind,
                                   const std::string& where) const {
-  const int64_t block = std::get<kernels::AdamwAttrs>(train_.instructions[i].op->attrs).block;
+  const int64_t block = std::get<kernels::UpdateAttrs>(train_.instructions[i].op->attrs).block;
   if (block != program_.rules().moment_block()) {
     return Refuse(where, ": blocks of ", block, " elements, rules.moment_block says ",
                   program_.rules().moment_block());
@@ -296,9 +301,9 @@ absl::Status Updates::CheckRounding(const kernels::RoundingAttrs& rounding,
 
 // Every byte is state as the step found it.
 absl::Status Updates::CheckHeld(const Access& access, const std::string& where) const {
-  const char* const what = access.operand == kParam     ? "weight"
-                           : access.operand >= kScales1 ? "scale of moments"
-                                                        : "moment";
+  const char* const what = access.operand == kParam    ? "weight"
+                           : access.operand >= kScales ? "scale of moments"
+                                                       : "moment";
   absl::Status status;
   flow_.content(access.buffer)
       .ForEach({access.offset, access.end()}, [&](const ByteRange& bytes, int number) {

@@ -90,7 +90,7 @@ class WatchTest(WatchedJobTest):
         self.stop(job)
         text = page.read_text()
         self.assertIn(job, text)
-        self.assertIn("adam_m.", text)
+        self.assertIn("first_moment.", text)
         self.assertEqual(text.count("Live bytes on"), 1, "one picture a tier")
         self.assertNotIn("<script", text)
 
@@ -177,7 +177,7 @@ class VerdictTest(WatchedJobTest):
         self.assertRegex(message, r"signal 9 \(SIGKILL\), sender unknown (while executing instruction \d+ .* of step \d+"
                                   r"|between two executions, at step \d+).*: device [\d.]+ \wiB live of [\d.]+ \wiB, outside the arenas")
         self.assertIn("largest buffers", page)
-        self.assertIn("adam_m.", page)
+        self.assertIn("first_moment.", page)
         self.assertFalse(shared.exists(), "its shared memory is freed")
 
     def test_the_kernels_oom_killer_is_named_with_what_would_have_fit(self):

@@ -105,7 +105,7 @@ TEST(FlopsTest, TheBlocksOfARingAreTheWholeAttention) {
 
 TEST(BytesMovedTest, AdamwMovesTwentyEightBytesAParameter) {
   const TensorShape x = F32({1000});
-  EXPECT_EQ(BytesMoved(Op::kAdamw, AdamwAttrs{}, Operands{x, x, x, x, F32({4}), F32({4})}),
+  EXPECT_EQ(BytesMoved(Op::kUpdate, UpdateAttrs{}, Operands{x, x, x, x, F32({4}), F32({4})}),
             28 * 1000 + 32);
 }
 

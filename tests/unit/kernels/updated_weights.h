@@ -92,7 +92,7 @@ struct UpdatedWeights {
 
   void Step(const Backend& backend, int64_t first, int64_t count) {
     const Status status =
-        backend(Op::kAdamwStochastic, attrs,
+        backend(Op::kUpdateStochastic, attrs,
                 {View(DType::kF32, grad.data() + first, count),
                  View(DType::kBF16, param.data() + first, count),
                  View(DType::kF32, m.data() + first, count),
@@ -106,10 +106,10 @@ struct UpdatedWeights {
     const auto count = static_cast<int64_t>(param.size());
     std::vector<float> exact(count), exact_m = m, exact_v = v;
     for (int64_t i = 0; i < count; ++i) exact[i] = std::bit_cast<float>(uint32_t{param[i]} << 16);
-    AdamwAttrs plain = attrs;
+    UpdateAttrs plain = attrs;
     plain.rounding = {};
     const Status status =
-        backend(Op::kAdamw, plain,
+        backend(Op::kUpdate, plain,
                 {View(DType::kF32, grad.data(), count), View(DType::kF32, exact.data(), count),
                  View(DType::kF32, exact_m.data(), count), View(DType::kF32, exact_v.data(), count),
                  View(DType::kF32, scale.data(), 4), View(DType::kF32, schedule.data(), 4)});
@@ -129,7 +129,7 @@ struct UpdatedWeights {
   std::vector<float> m, v;
   std::vector<float> scale = {0.5f, 0, 0, 0}, schedule = {0.01f, 0.2f, 0.1f, 0};
   int32_t step = 41;
-  AdamwAttrs attrs = {.beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f};
+  UpdateAttrs attrs = {.beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f};
 
  private:
   static TensorView View(DType dtype, void* data, int64_t count) {

@@ -53,7 +53,7 @@ TEST(PeakFlopsTest, WithoutRatesInTheCacheThePeakIsThatOfOperandsInMemory) {
 
 TEST(PeakFlopsTest, KernelsThatAreNoProductsAreNoPeak) {
   v1::HardwareProfile profile = Cpu();
-  AddKernel("adamw", "fp32", 1e9, 900e9, &profile);
+  AddKernel("update", "fp32", 1e9, 900e9, &profile);
   EXPECT_EQ(PeakFlops(profile, "fp32"), 147e9);
 }
 

@@ -139,7 +139,7 @@ TEST(BucketsOfProgramTest, TheBucketsOfAJobHoldEveryGradientOnce) {
     std::map<uint32_t, int64_t> used;
     int64_t parameters = 0;
     for (const v1::Instruction& instruction : SequenceOf(program, "train").instructions()) {
-      if (instruction.compute().op() != "adamw") continue;
+      if (instruction.compute().op() != "update") continue;
       const int64_t elements = instruction.operands(0).shape(0);
       // What may rest off the device takes whole pages; no vector here is as long as a page.
       const int64_t held = elements < 1024 ? elements : (elements + 1023) / 1024 * 1024;

@@ -21,7 +21,7 @@ TEST(StepTest, EveryTrainableElementIsUpdatedByExactlyOneAdamw) {
     const v1::Program program = CompileTiny(job);
     std::map<std::pair<uint32_t, int64_t>, int> updates;  // by (buffer, element)
     for (const v1::Instruction& instruction : SequenceOf(program, "train").instructions()) {
-      if (!IsOp(instruction, "adamw")) continue;
+      if (!IsOp(instruction, "update")) continue;
       const v1::Operand& weight = instruction.operands(1);
       for (int64_t i = 0; i < weight.shape(0); ++i)
         ++updates[{weight.buffer(), weight.offset() / 4 + i}];
@@ -46,9 +46,9 @@ TEST(StepTest, OnlyTensorsOfTwoOrMoreDimensionsDecay) {
     dims[{range.buffer(), range.offset()}] = range.shape_size();
   }
   for (const v1::Instruction& instruction : SequenceOf(program, "train").instructions()) {
-    if (!IsOp(instruction, "adamw")) continue;
+    if (!IsOp(instruction, "update")) continue;
     const v1::Operand& weight = instruction.operands(1);
-    const bool decays = instruction.compute().adamw().weight_decay() > 0;
+    const bool decays = instruction.compute().update().weight_decay() > 0;
     EXPECT_EQ(decays, (dims.at({weight.buffer(), weight.offset()}) >= 2)) << instruction.text();
   }
 }

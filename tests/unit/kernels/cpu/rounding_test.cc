@@ -138,10 +138,10 @@ TEST(AdamwStochasticTest, RefusesToGuessWhoseBitsItTakes) {
   std::vector<uint16_t> half(1);
   std::vector<int32_t> step(1);
   const Status status =
-      Launch(Op::kAdamwStochastic, AdamwAttrs{},
+      Launch(Op::kUpdateStochastic, UpdateAttrs{},
              {ViewOf(one), ViewOf(DType::kBF16, half.data(), {1}), ViewOf(one), ViewOf(one),
               ViewOf(four), ViewOf(four), ViewOf(DType::kI32, step.data(), {1})});
-  EXPECT_EQ(status.message, "adamw_stochastic: nobody said whose bits it takes");
+  EXPECT_EQ(status.message, "update_stochastic: nobody said whose bits it takes");
 }
 
 // A step far below half of what bf16 can tell apart: rounded to nearest the weight would never
@@ -152,11 +152,11 @@ TEST(AdamwStochasticTest, StepsTooSmallForBf16AreNotLost) {
   std::vector<float> schedule = {2e-4f, 0.1f, 0.05f, 0};  // lr; the first step: m / sqrt(v) is 1
   std::vector<uint16_t> param(kMany, 0x3f80);             // 1.0; its neighbour below is 1 - 2^-8
   std::vector<int32_t> step = {0};
-  AdamwAttrs attrs = {.beta1 = 0.9f, .beta2 = 0.95f};
+  UpdateAttrs attrs = {.beta1 = 0.9f, .beta2 = 0.95f};
   attrs.rounding.parts = std::make_shared<RoundingParts>(
       RoundingParts{{.rows = 1, .columns = kMany, .row_stride = kMany, .key = RoundingKey(5, 6)}});
   const Status status =
-      Launch(Op::kAdamwStochastic, attrs,
+      Launch(Op::kUpdateStochastic, attrs,
              {ViewOf(grad), ViewOf(DType::kBF16, param.data(), {kMany}), ViewOf(m), ViewOf(v),
               ViewOf(scale), ViewOf(schedule), ViewOf(DType::kI32, step.data(), {1})});
   ASSERT_TRUE(status.ok()) << status.message;

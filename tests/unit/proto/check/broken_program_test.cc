@@ -114,7 +114,7 @@ const Breakage kBreakages[] = {
      "which is not earlier"},
     {"WaitOnOwnStream",
      [](v1::Program* p) {
-       const int i = FindOp(*Train(p), "adamw", FindOp(*Train(p), "adamw") + 1);
+       const int i = FindOp(*Train(p), "update", FindOp(*Train(p), "update") + 1);
        Train(p)->mutable_instructions(i)->add_waits(i - 1);
      },
      "on its own stream"},
@@ -167,17 +167,17 @@ const Breakage kBreakages[] = {
      [](v1::Program* p) { RemoveInstruction(FindOp(*Train(p), "embedding"), Train(p)); },
      "before anything wrote it"},
     {"OptimizerOpDropped",
-     [](v1::Program* p) { RemoveInstruction(FindOp(*Train(p), "adamw"), Train(p)); },
+     [](v1::Program* p) { RemoveInstruction(FindOp(*Train(p), "update"), Train(p)); },
      "is updated by no optimizer op"},
     {"OptimizerOpTwice",
-     [](v1::Program* p) { RepeatInstruction(FindOp(*Train(p), "adamw"), Train(p)); },
+     [](v1::Program* p) { RepeatInstruction(FindOp(*Train(p), "update"), Train(p)); },
      "a second time"},
     // Neither gradient comes from an op that knows its bias.
     {"GradientOfAnotherBias",
      [](v1::Program* p) {
        const v1::Instruction* other = nullptr;
        for (v1::Instruction& i : *Train(p)->mutable_instructions()) {
-         if (i.compute().op() != "adamw" || !i.text().ends_with("c_proj.bias")) continue;
+         if (i.compute().op() != "update" || !i.text().ends_with("c_proj.bias")) continue;
          if (other != nullptr) *i.mutable_operands(0) = other->operands(0);
          if (other != nullptr) return;
          other = &i;
@@ -187,14 +187,14 @@ const Breakage kBreakages[] = {
     {"OptimizerOpShort",
      [](v1::Program* p) {
        for (int k = 0; k < 4; ++k) {
-         v1::Operand* operand = First("adamw", p)->mutable_operands(k);
+         v1::Operand* operand = First("update", p)->mutable_operands(k);
          operand->set_shape(0, operand->shape(0) - 1);
        }
      },
      "is updated by no optimizer op"},
     {"MomentsSwapped",
-     [](v1::Program* p) { First("adamw", p)->mutable_operands()->SwapElements(2, 3); },
-     "is not the ADAM_M"},
+     [](v1::Program* p) { First("update", p)->mutable_operands()->SwapElements(2, 3); },
+     "is not the FIRST_MOMENT"},
     {"ReduceDropped",
      [](v1::Program* p) { RemoveInstruction(FirstReduceOfGradients(*p), Train(p)); },
      "it was not summed over that"},
@@ -268,7 +268,7 @@ const Breakage kBreakages[] = {
      "count them 0.5 times, must be once"},
     {"ScaleFromElsewhere",
      [](v1::Program* p) {
-       *First("adamw", p)->mutable_operands(4) = First("adamw", p)->operands(5);
+       *First("update", p)->mutable_operands(4) = First("update", p)->operands(5);
      },
      "which is not what grad_scale made"},
     {"LossNotSummed",
@@ -286,7 +286,7 @@ const Breakage kBreakages[] = {
     {"MomentsOfNobody",
      [](v1::Program* p) {
        int i = 0;
-       while (p->state(i).kind() != v1::ADAM_M) ++i;
+       while (p->state(i).kind() != v1::FIRST_MOMENT) ++i;
        p->mutable_state()->DeleteSubrange(i, 1);
      },
      "before anything wrote it"},

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Operands of adamw_int8.
+// Operands of update_int8.
 constexpr int kMoment1 = 2, kMoment2 = 3, kScales1 = 6, kScales2 = 7;
 
 v1::Program Compiled(uint32_t zero) {
@@ -32,7 +32,7 @@ v1::Program Compiled(uint32_t zero) {
 v1::Instruction* LargestUpdate(v1::Program* program) {
   v1::Instruction* largest = nullptr;
   for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
-    if (i.compute().op() != "adamw_int8") continue;
+    if (i.compute().op() != "update_int8") continue;
     const bool larger =
         largest == nullptr || i.operands(kScales1).shape(0) > largest->operands(kScales1).shape(0);
     if (larger) largest = &i;
@@ -75,13 +75,13 @@ TEST_P(MomentsCheckTest, ScalesOfOtherBlocksOrTheOtherMomentAreRefused) {
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
                 update->mutable_operands(kScales1)->Swap(update->mutable_operands(kScales2));
               }),
-              HasSubstr("is not the ADAM_M_SCALES of blocks of 256 from element"));
+              HasSubstr("is not the FIRST_MOMENT_SCALES of blocks of 256 from element"));
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) { TakeNextScales(update); }),
-              HasSubstr("is not the ADAM_V_SCALES of blocks of 256 from element"));
+              HasSubstr("is not the SECOND_MOMENT_SCALES of blocks of 256 from element"));
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
                 update->mutable_operands(kMoment1)->Swap(update->mutable_operands(kMoment2));
               }),
-              HasSubstr("is not the ADAM_M of"));
+              HasSubstr("is not the FIRST_MOMENT of"));
 }
 
 TEST_P(MomentsCheckTest, BlocksHaveTheSizeThatTheRulesSay) {
@@ -98,7 +98,7 @@ TEST_P(MomentsCheckTest, BlocksHaveTheSizeThatTheRulesSay) {
               }),
               HasSubstr("type U8 must be F32, BF16 or, with rules.moment_block, U8"));
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
-                update->mutable_compute()->mutable_adamw()->set_block(128);
+                update->mutable_compute()->mutable_update()->set_block(128);
               }),
               HasSubstr("have a scale for each of the"));
 }
@@ -117,7 +117,7 @@ TEST_P(MomentsCheckTest, TheStateOfScalesIsWhereTheBlocksAre) {
                 std::vector<v1::StateRange*> two;
                 for (v1::StateRange& range : *program->mutable_state()) {
                   const bool taken =
-                      range.kind() == v1::ADAM_M_SCALES &&
+                      range.kind() == v1::FIRST_MOMENT_SCALES &&
                       (range.tensor().ends_with("layers.0.self_attn.k_proj.weight") ||
                        range.tensor().ends_with("layers.0.self_attn.v_proj.weight"));
                   if (taken) two.push_back(&range);
@@ -125,7 +125,7 @@ TEST_P(MomentsCheckTest, TheStateOfScalesIsWhereTheBlocksAre) {
                 ASSERT_EQ(two.size(), 2u);
                 std::swap(*two[0]->mutable_tensor(), *two[1]->mutable_tensor());
               }),
-              HasSubstr("is not the ADAM_M_SCALES of blocks of 256 from element"));
+              HasSubstr("is not the FIRST_MOMENT_SCALES of blocks of 256 from element"));
 }
 
 }  // namespace

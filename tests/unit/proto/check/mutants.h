@@ -243,7 +243,7 @@ inline std::vector<Mutant> WithoutAnOperation(const Programs& programs) {
   std::vector<Mutant> mutants;
   ForEachInstruction(programs, [&](size_t stage, int q, const v1::Instruction& instruction) {
     const bool in_place = IsInPlace(instruction) && !IsAccumulation(instruction) &&
-                          instruction.compute().op() != "adamw";
+                          instruction.compute().op() != "update";
     if (instruction.has_compute() && !in_place) mutants.push_back(Dropped(stage, q, instruction));
   });
   return mutants;

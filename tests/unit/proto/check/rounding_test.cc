@@ -25,7 +25,7 @@ v1::Program Compiled() {
 
 v1::Instruction* FirstUpdate(v1::Program* program) {
   for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
-    if (i.compute().op() == "adamw_stochastic") return &i;
+    if (i.compute().op() == "update_stochastic") return &i;
   }
   return nullptr;
 }
@@ -43,17 +43,17 @@ TEST(RoundingCheckTest, TheCompilersProgramPasses) {
 
 TEST(RoundingCheckTest, TheBitsOfOtherElementsAreRefused) {
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
-                auto* rounding = update->mutable_compute()->mutable_adamw()->mutable_rounding();
+                auto* rounding = update->mutable_compute()->mutable_update()->mutable_rounding();
                 rounding->set_first(rounding->first() + 8);
               }),
               HasSubstr("rounds with the bits of element 8 of buffer"));
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
-                auto* rounding = update->mutable_compute()->mutable_adamw()->mutable_rounding();
+                auto* rounding = update->mutable_compute()->mutable_update()->mutable_rounding();
                 rounding->set_buffer(rounding->buffer() + 1);
               }),
               HasSubstr("its weights are element"));
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
-                update->mutable_compute()->mutable_adamw()->mutable_rounding()->set_first(-8);
+                update->mutable_compute()->mutable_update()->mutable_rounding()->set_first(-8);
               }),
               HasSubstr("attribute 'rounding.first' is -8, must not be negative"));
 }
@@ -64,7 +64,7 @@ TEST(RoundingCheckTest, GradientsAreReadAsTheTypeThatTheyHave) {
   c.layout.set_gradient_format("bf16");
   const v1::Program compiled = CompileCase(c).value().at(0);
   EXPECT_TRUE(CheckProgram(compiled).ok());
-  for (const std::string op : {"adamw", "squared_norm"}) {
+  for (const std::string op : {"update", "squared_norm"}) {
     for (const kernels::DType type : {kernels::DType::kF32, kernels::DType::kF16}) {
       v1::Program program = compiled;
       int changed = 0;
@@ -83,13 +83,13 @@ TEST(RoundingCheckTest, GradientsAreReadAsTheTypeThatTheyHave) {
 
 TEST(RoundingCheckTest, BothOpsSayHowTheyRound) {
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
-                update->mutable_compute()->mutable_adamw()->clear_rounding();
+                update->mutable_compute()->mutable_update()->clear_rounding();
               }),
-              HasSubstr("rounding is absent, must be there with adamw_stochastic alone"));
+              HasSubstr("rounding is absent, must be there with update_stochastic alone"));
   EXPECT_THAT(Refusal([](v1::Program*, v1::Instruction* update) {
-                update->mutable_compute()->set_op("adamw");
+                update->mutable_compute()->set_op("update");
               }),
-              HasSubstr("rounding is there, must be there with adamw_stochastic alone"));
+              HasSubstr("rounding is there, must be there with update_stochastic alone"));
 }
 
 TEST(RoundingCheckTest, TheStepIsTheOneThatTheScheduleCameWith) {

@@ -121,7 +121,7 @@ inline std::vector<Mutant> WithAnUpdateOfAnother(const Programs& programs) {
   std::vector<Mutant> mutants;
   std::map<std::pair<size_t, int64_t>, v1::Instruction> last;
   ForEachInstruction(programs, [&](size_t stage, int q, const v1::Instruction& instruction) {
-    if (instruction.compute().op() != "adamw") return;
+    if (instruction.compute().op() != "update") return;
     const std::pair key = {stage, ElementsOf(instruction.operands(0))};
     const auto before = last.find(key);
     if (before != last.end()) {

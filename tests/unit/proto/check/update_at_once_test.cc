@@ -37,7 +37,7 @@ class UpdateAtOnceCheckTest : public testing::Test {
   void SetUp() override {
     ASSERT_EQ(CheckProgram(program_), absl::OkStatus());
     factors_ = All("grad_scale", *Train(&program_));
-    updates_ = All("adamw", *Train(&program_));
+    updates_ = All("update", *Train(&program_));
     ASSERT_GT(factors_.size(), 2u);
   }
 
@@ -50,7 +50,7 @@ TEST_F(UpdateAtOnceCheckTest, UpdatesComeBeforeTheLastPassEnds) {
   EXPECT_LT(updates_.front(), products.back());
   const v1::Program waits = CompileWith(1);
   EXPECT_EQ(All("grad_scale", waits.sequences(0)).size(), 1u);
-  EXPECT_GT(All("adamw", waits.sequences(0)).front(), All("matmul", waits.sequences(0)).back());
+  EXPECT_GT(All("update", waits.sequences(0)).front(), All("matmul", waits.sequences(0)).back());
 }
 
 TEST_F(UpdateAtOnceCheckTest, AFactorFromTheSquaresOfAnotherGradient) {

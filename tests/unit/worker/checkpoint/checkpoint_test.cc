@@ -154,7 +154,7 @@ TEST_F(CheckpointTest, AManifestOfAnotherStepIsDamaged) {
 TEST_F(CheckpointTest, WhatIsNotFiniteIsNoCheckpoint) {
   ASSERT_TRUE(Write(1).ok());
   for (const float wrong : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
-    state_.Floats("model.embed.weight", v1::ADAM_M)[3] = wrong;
+    state_.Floats("model.embed.weight", v1::FIRST_MOMENT)[3] = wrong;
     const absl::Status status = Write(2).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
     EXPECT_THAT(std::string(status.message()), HasSubstr("model.embed.weight.adam_m"));

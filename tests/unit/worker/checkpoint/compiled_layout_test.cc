@@ -355,6 +355,39 @@ TEST(ResidualsTest, ACheckpointWithoutThemIsRead) {
   }
 }
 
+CompiledJob JobByRule(const char* rule, uint32_t zero) {
+  v1::Layout layout = MatrixLayout();
+  layout.set_optimizer(rule);
+  layout.set_data_parallel(zero > 0 ? 2 : 1);
+  layout.set_micro_batches(zero > 0 ? 4 : 8);
+  layout.set_zero_stage(zero);
+  return CompiledJob(CompileCase({"llama", layout}).value());
+}
+
+// One that keeps other moments says which they are; the weights alone are anybody's.
+TEST(OptimizerRulesTest, ACheckpointIsReadByRulesWithTheSameMoments) {
+  const char* const alike[][2] = {
+      {"adamw", "adam"}, {"momentum", "nesterov"}, {"lion", "lion"}, {"sgd", "sgd"}};
+  for (const auto& [rule, same] : alike) {
+    TemporaryFolder folder;
+    CompiledJob first = JobByRule(rule, 0);
+    FillWithValues(first);
+    ASSERT_THAT(first.Write(folder.path()), ::testing::Each(absl::OkStatus()));
+    const std::string path = folder.path("step-00000001");
+    CompiledJob again = JobByRule(same, 2);
+    ASSERT_THAT(again.Read(path), ::testing::Each(absl::OkStatus())) << rule;
+    EXPECT_EQ(NumbersOf(again), NumbersOf(first)) << rule;
+    for (const char* other : {"adamw", "momentum", "lion", "sgd"}) {
+      if (other == std::string(rule)) continue;
+      const absl::Status status = JobByRule(other, 0).Read(path).at(0);
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()),
+                  ::testing::HasSubstr(absl::StrCat("holds the optimizer states of ", rule,
+                                                    ", from which ", other, " cannot go on")));
+    }
+  }
+}
+
 TEST(MomentFormatsTest, CodesWithoutTheSizeOfTheirBlocksAreRefused) {
   TemporaryFolder folder;
   CompiledJob blocks = JobWith("gpt2", "int8");

@@ -48,7 +48,8 @@ class TestRank {
     place_ = CoordinatesOf(*grid, rank);
     program_.set_stage(place_.stage);
     program_.add_arenas();
-    for (const v1::StateKind kind : {v1::WEIGHT, v1::ADAM_M, v1::ADAM_V}) AddKind(kind);
+    for (const v1::StateKind kind : {v1::WEIGHT, v1::FIRST_MOMENT, v1::SECOND_MOMENT})
+      AddKind(kind);
     ListTensors();
     memory_.assign(arena_bytes_ / sizeof(float), -7.0f);
     const std::span<std::byte> bytes = std::as_writable_bytes(std::span(memory_));

@@ -59,7 +59,9 @@ void ExpectWholeTensors(const std::string& file, std::vector<v1::StateKind> kind
   size_t tensors = 0;
   for (const v1::Initializer& initializer : whole.program().initializers()) {
     for (const v1::StateKind kind : kinds) {
-      const char* suffix = kind == v1::ADAM_M ? ".adam_m" : kind == v1::ADAM_V ? ".adam_v" : "";
+      const char* suffix = kind == v1::FIRST_MOMENT    ? ".adam_m"
+                           : kind == v1::SECOND_MOMENT ? ".adam_v"
+                                                       : "";
       const StoredTensor tensor = reader->Get(initializer.tensor() + suffix).value();
       const std::vector<std::byte> data = tensor.ReadAll().value();
       EXPECT_THAT(tensor.shape, ::testing::ElementsAreArray(initializer.shape()));
@@ -92,7 +94,7 @@ TEST_P(LayoutTest, TheFilesHoldWholeTensorsThatVerify) {
   const std::string path = Save();
   EXPECT_TRUE(VerifyCheckpoint(path).ok()) << VerifyCheckpoint(path);
   ExpectWholeTensors(path + "/model.safetensors", {v1::WEIGHT});
-  ExpectWholeTensors(path + "/optimizer.safetensors", {v1::ADAM_M, v1::ADAM_V});
+  ExpectWholeTensors(path + "/optimizer.safetensors", {v1::FIRST_MOMENT, v1::SECOND_MOMENT});
   EXPECT_EQ(NewestCheckpoint(folder_.path()).value().tokens, 70);
 }
 

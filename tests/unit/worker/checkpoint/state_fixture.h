@@ -50,7 +50,7 @@ class StateFixture {
   // `parts`: into how many ranges, each in a buffer of its own, the tensor's first dimension is
   // cut.
   void Add(const std::string& name, const std::vector<int64_t>& shape, int parts = 1) {
-    for (const v1::StateKind kind : {v1::WEIGHT, v1::ADAM_M, v1::ADAM_V}) {
+    for (const v1::StateKind kind : {v1::WEIGHT, v1::FIRST_MOMENT, v1::SECOND_MOMENT}) {
       for (int part = 0; part < parts; ++part) {
         const int64_t begin = shape[0] * part / parts;
         AddRange(name, shape, kind, begin, shape[0] * (part + 1) / parts - begin);

@@ -97,7 +97,7 @@ TEST_F(ReadWeightsTest, NarrowTypesAndShortNamesAndTiedOnesAreFound) {
   for (const char* name :
        {"transformer.wte.weight", "transformer.h.0.ln.weight", "model.norm.weight"}) {
     ExpectValues(state, name);
-    for (const float value : state.Floats(name, v1::ADAM_V)) ASSERT_EQ(value, 0.0f);
+    for (const float value : state.Floats(name, v1::SECOND_MOMENT)) ASSERT_EQ(value, 0.0f);
   }
 }
 
@@ -204,7 +204,7 @@ TEST(InitialiseTest, DependsOnSeedAndNameNotOnLayoutOrThreads) {
   EXPECT_TRUE(std::equal(joined.begin(), joined.end(), whole.Floats("a").begin()));
   EXPECT_NEAR(std::abs(whole.Floats("a")[12345]), 0.0, 0.12);
   for (const float value : whole.Floats("b")) ASSERT_EQ(value, 1.0f);
-  for (const float value : whole.Floats("a", v1::ADAM_M)) ASSERT_EQ(value, 0.0f);
+  for (const float value : whole.Floats("a", v1::FIRST_MOMENT)) ASSERT_EQ(value, 0.0f);
   const float before = whole.Floats("a")[0];
   ASSERT_TRUE(InitialiseWeights(43, whole.state(), 2).ok());
   EXPECT_NE(whole.Floats("a")[0], before);

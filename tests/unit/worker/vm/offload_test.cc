@@ -185,11 +185,11 @@ TEST_F(OffloadTest, TheHostComputesBitForBitWhatTheDeviceComputes) {
     host.emplace_back(accesses[i], tiny.Buffer(v1::F32, shape, v1::HOST));
     to_host.emplace_back(device[i].second, host[i].second);
   }
-  const kernels::AdamwAttrs adamw{
+  const kernels::UpdateAttrs adamw{
       .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
   tiny.Copy(kToHost, v1::TO_HOST, to_host);
-  tiny.Compute(kHost, Op::kAdamw, adamw, host)->add_waits(0);
-  tiny.Compute(kCompute, Op::kAdamw, adamw, device)->add_waits(0);
+  tiny.Compute(kHost, Op::kUpdate, adamw, host)->add_waits(0);
+  tiny.Compute(kCompute, Op::kUpdate, adamw, device)->add_waits(0);
   Vm* vm = Make(&tiny);
   const auto values = [&](int tier, uint32_t buffer) {
     return reinterpret_cast<float*>(memory_->arenas()[tier] +

@@ -44,9 +44,9 @@ Places ByManifest(const v1::Program& program, const Coordinates& rank) {
 Places ByUpdates(const v1::Program& program, const Coordinates& rank) {
   Places places;
   for (const v1::Instruction& instruction : program.sequences(0).instructions()) {
-    if (instruction.compute().op() != "adamw_stochastic") continue;
+    if (instruction.compute().op() != "update_stochastic") continue;
     kernels::OpAttrs attrs = DecodeOp(instruction.compute()).value().attrs;
-    auto& rounding = std::get<kernels::AdamwAttrs>(attrs).rounding;
+    auto& rounding = std::get<kernels::UpdateAttrs>(attrs).rounding;
     rounding.seed = kSeed;
     const int64_t elements = instruction.operands(1).shape(0);
     const absl::Status resolved = ResolveRounding(program, rank, elements, &rounding);

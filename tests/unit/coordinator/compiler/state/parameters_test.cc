@@ -23,7 +23,8 @@ TEST(ParametersTest, EveryTensorIsInExactlyOneParameter) {
         elements += part.tensor->elements();
       }
       EXPECT_EQ(graph.values[parameter.weight].elements(), elements);
-      EXPECT_EQ(graph.values[parameter.adam_m].shape, graph.values[parameter.weight].shape);
+      EXPECT_EQ(graph.values[parameter.moments.numbers[0]].shape,
+                graph.values[parameter.weight].shape);
     }
     for (const Tensor& tensor : stage.model.tensors) {
       EXPECT_EQ(names.count(tensor.name), 1u) << tensor.name;

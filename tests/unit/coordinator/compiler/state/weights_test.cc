@@ -156,7 +156,7 @@ TEST(WeightTypesTest, WhatPassesReadHasTheBitsOfProducts) {
       }
       if (zero == 0) continue;
       EXPECT_EQ(types.at("master.layer0"), v1::F32);
-      EXPECT_EQ(types.at("adam_m.layer0"), v1::F32);
+      EXPECT_EQ(types.at("first_moment.layer0"), v1::F32);
       EXPECT_EQ(types.at("weights.vectors"), v1::F32);
     }
   }
@@ -224,8 +224,8 @@ TEST(WeightTypesTest, BytesThatLastAreThoseOfTheFormulas) {
       }
       const int64_t elements = 64 * 128 + 64 * 64 + 64 * 128 + 64 * 64;
       std::map<std::string, int64_t> expected = {{"master", 4 * elements / ranks},
-                                                 {"adam_m", 4 * elements / ranks},
-                                                 {"adam_v", 4 * elements / ranks}};
+                                                 {"first_moment", 4 * elements / ranks},
+                                                 {"second_moment", 4 * elements / ranks}};
       if (zero == 3) {
         expected["rounded"] = 2 * elements / ranks;
       } else {

@@ -253,7 +253,7 @@ TEST(CheckStateTest, AThousandTensorsOnAThousandRanksTakeNoTime) {
   v1::Program program = Empty(8, 1, 128, 1);
   constexpr int64_t kHidden = 16384, kInner = 53248;
   for (int layer = 0; layer < 126; ++layer) {
-    for (v1::StateKind kind : {v1::WEIGHT, v1::ADAM_M, v1::ADAM_V}) {
+    for (v1::StateKind kind : {v1::WEIGHT, v1::FIRST_MOMENT, v1::SECOND_MOMENT}) {
       const uint32_t buffer = AddBuffer(4 * kHidden * kInner / 128, &program);
       int64_t place = 0;
       for (int t = 0; t < 9; ++t) {

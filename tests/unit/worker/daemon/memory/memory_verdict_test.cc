@@ -46,7 +46,7 @@ MemoryFacts KilledForMemory() {
   facts.memory.set_sequence("train");
   facts.memory.set_instruction("812 adamw layer 3");
   facts.streams = {{"compute", "812 adamw layer 3"}, {"to_host", ""}};
-  facts.largest = {{"adam_m.layer3", 64 * kMiB, v1::HOST, v1::OPTIMIZER, "801 nvme_load"},
+  facts.largest = {{"first_moment.layer3", 64 * kMiB, v1::HOST, v1::OPTIMIZER, "801 nvme_load"},
                    {"weights.head", 32 * kMiB, v1::DEVICE, v1::PARAMETER, ""}};
   for (int step = 1; step <= 6; ++step)
     facts.events.push_back(Step(step, (step == 1 ? 500 : 1600 + 20 * step) * kMiB));
@@ -120,7 +120,7 @@ TEST(MemoryVerdictTest, SaysWhenThereIsNothingToTell) {
 TEST(MemoryVerdictTest, ThePageNamesBuffersStreamsAndTheProcess) {
   const std::string page = VerdictPage(KilledForMemory());
   EXPECT_THAT(
-      page, AllOf(HasSubstr("rank 3 of job books-1, epoch 2\n"), HasSubstr("adam_m.layer3"),
+      page, AllOf(HasSubstr("rank 3 of job books-1, epoch 2\n"), HasSubstr("first_moment.layer3"),
                   HasSubstr("made by 801 nvme_load"), HasSubstr("weights.head"),
                   HasSubstr("there all the time"), HasSubstr("to_host"), HasSubstr("at its end")));
   EXPECT_THAT(page, AllOf(HasSubstr("free"), HasSubstr("limit 660.0 MiB"),

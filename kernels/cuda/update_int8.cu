@@ -1,5 +1,6 @@
-// AdamW whose moments rest in int8 blocks: a warp takes 256 elements, a pack a lane. Each lane
-// decodes its codes and updates in f32; the lanes of a block agree on its new scale, and encode.
+// The update of rules whose moments rest in int8 blocks: a warp takes 256 elements, a pack a lane.
+// Each lane decodes its codes and updates in f32; the lanes of a block agree on its new scale, and
+// encode.
 //
 // The maps lie in shared memory, copied there once by each block of threads, so the grid is no
 // larger than what keeps a GPU busy. A code costs two look-ups (dynamic_map.h).
@@ -24,7 +25,7 @@ __device__ const DynamicMap kMaps[2] = {kSignedMap, kUnsignedMap};
 struct Int8Arguments {
   Operand grad, param;
   uint8_t* m;
-  uint8_t* v;
+  uint8_t* v;  // null where the rule keeps one moment, as v_scales
   float* m_scales;
   float* v_scales;
   int64_t count;
@@ -32,7 +33,7 @@ struct Int8Arguments {
   bool wide;
   const float* scale;
   const float* schedule;
-  AdamwFactors factors;
+  UpdateFactors factors;
 };
 
 struct SharedMap {
@@ -62,7 +63,7 @@ __device__ CodePack EncodePack(const SharedMap& map, const float* numbers, float
 }
 
 // All lanes of the warp come here, also those behind the last element, which have none.
-__device__ void UpdateLane(const Int8Arguments& a, const AdamwStep& step,
+__device__ void UpdateLane(const Int8Arguments& a, const UpdateStep& step,
                            const SharedMap& first_map, const SharedMap& second_map, int64_t first) {
   const int count = ElementsOfPack(first, a.count);
   const bool wide = a.wide && count == kPack;
@@ -81,14 +82,15 @@ __device__ void UpdateLane(const Int8Arguments& a, const AdamwStep& step,
   }
   if (count > 0) {
     const CodePack m_codes = LoadCodes(a.m + first, count, wide);
-    const CodePack v_codes = LoadCodes(a.v + first, count, wide);
-    const float m_scale = a.m_scales[block], v_scale = a.v_scales[block];
+    const CodePack v_codes = a.v != nullptr ? LoadCodes(a.v + first, count, wide) : CodePack();
+    const float m_scale = a.m_scales[block];
+    const float v_scale = a.v != nullptr ? a.v_scales[block] : 0;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       if (i >= count) continue;  // zero, which makes no scale larger
       m[i] = first_map.number[m_codes.codes[i]] * m_scale;
       v[i] = second_map.number[v_codes.codes[i]] * v_scale;
-      UpdateAdamw(step, grad[i], &param[i], &m[i], &v[i]);
+      UpdateByRule(a.factors.rule, step, grad[i], &param[i], &m[i], &v[i]);
     }
   }
   // What a lane brings here depends on the old scale: all have read it when the new one is known.
@@ -98,10 +100,10 @@ __device__ void UpdateLane(const Int8Arguments& a, const AdamwStep& step,
   if (count == 0) return;
   if (first % a.block == 0) {
     a.m_scales[block] = m_scale;
-    a.v_scales[block] = v_scale;
+    if (a.v != nullptr) a.v_scales[block] = v_scale;
   }
   StoreCodes(EncodePack(first_map, m, m_scale), a.m + first, count, wide);
-  StoreCodes(EncodePack(second_map, v, v_scale), a.v + first, count, wide);
+  if (a.v != nullptr) StoreCodes(EncodePack(second_map, v, v_scale), a.v + first, count, wide);
   if (wide) {
     StorePack(a.param, first, param);
     return;
@@ -112,11 +114,11 @@ __device__ void UpdateLane(const Int8Arguments& a, const AdamwStep& step,
   }
 }
 
-__global__ void __launch_bounds__(kElementThreads) AdamwInt8Kernel(Int8Arguments a) {
+__global__ void __launch_bounds__(kElementThreads) UpdateInt8Kernel(Int8Arguments a) {
   if (a.scale[3] != 0) return;  // the step is skipped
-  __shared__ AdamwStep step;    // its double arithmetic once a block
+  __shared__ UpdateStep step;   // its double arithmetic once a block
   __shared__ SharedMap first_map, second_map;
-  if (threadIdx.x == 0) step = MakeAdamwStep(a.factors, a.scale[0], a.schedule);
+  if (threadIdx.x == 0) step = MakeUpdateStep(a.factors, a.scale[0], a.schedule);
   first_map.CopyFrom(kMaps[0]);
   second_map.CopyFrom(kMaps[1]);
   __syncthreads();
@@ -131,28 +133,29 @@ __global__ void __launch_bounds__(kElementThreads) AdamwInt8Kernel(Int8Arguments
 
 }  // namespace
 
-Status AdamwInt8(const OpAttrs& attrs, std::span<const TensorView> operands,
-                 const Context& context) {
-  const auto& adamw = std::get<AdamwAttrs>(attrs);
-  Int8Arguments arguments = {
-      .grad = OperandOf(operands[0]),
-      .param = OperandOf(operands[1]),
-      .m = operands[2].as<uint8_t>(),
-      .v = operands[3].as<uint8_t>(),
-      .m_scales = operands[6].as<float>(),
-      .v_scales = operands[7].as<float>(),
-      .count = operands[0].Elements(),
-      .block = adamw.block,
-      .wide = true,
-      .scale = operands[4].as<const float>(),
-      .schedule = operands[5].as<const float>(),
-      .factors = {adamw.beta1, adamw.beta2, adamw.epsilon, adamw.weight_decay}};
-  for (int k = 0; k < 4; ++k) arguments.wide = arguments.wide && AllowsWide(operands[k], true);
+Status UpdateInt8(const OpAttrs& attrs, std::span<const TensorView> operands,
+                  const Context& context) {
+  const auto& update = std::get<UpdateAttrs>(attrs);
+  const bool second = RowOf(update.rule).moments > 1;
+  Int8Arguments arguments = {.grad = OperandOf(operands[0]),
+                             .param = OperandOf(operands[1]),
+                             .m = operands[2].as<uint8_t>(),
+                             .v = second ? operands[3].as<uint8_t>() : nullptr,
+                             .m_scales = operands[6].as<float>(),
+                             .v_scales = second ? operands[7].as<float>() : nullptr,
+                             .count = operands[0].Elements(),
+                             .block = update.block,
+                             .wide = true,
+                             .scale = operands[4].as<const float>(),
+                             .schedule = operands[5].as<const float>(),
+                             .factors = FactorsOf(update)};
+  for (int k = 0; k < (second ? 4 : 3); ++k)
+    arguments.wide = arguments.wide && AllowsWide(operands[k], true);
   const int64_t block_elements = kWarpElements * (kElementThreads / kWarp);
   const LaunchShape shape = {
       .grid_x = std::min(kGridMax, DivideUp(arguments.count, block_elements)),
       .threads = kElementThreads};
-  return Launch("adamw_int8", AdamwInt8Kernel, shape, context, arguments);
+  return Launch("update_int8", UpdateInt8Kernel, shape, context, arguments);
 }
 
 }  // namespace terrace::kernels::cuda

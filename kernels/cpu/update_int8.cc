@@ -1,22 +1,22 @@
-// AdamW whose moments rest in int8 blocks: each block is decoded, updated in f32 and encoded with
-// its new scale while it is in the first-level cache. A code is found from the upper bits of the
-// number and one comparison (dynamic_map.h).
+// The update of rules whose moments rest in int8 blocks: each block is decoded, updated in f32 and
+// encoded with its new scale while it is in the first-level cache. A code is found from the upper
+// bits of the number and one comparison (dynamic_map.h).
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/adamw_int8.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/update_int8.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include <algorithm>
 #include <bit>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/adamw-inl.h"
-#include "kernels/cpu/adamw.h"
 #include "kernels/cpu/codes-inl.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/update-inl.h"
+#include "kernels/cpu/update.h"
 #include "kernels/dynamic_map.h"
 #include "kernels/format.h"
 
@@ -53,36 +53,47 @@ HWY_INLINE void EncodeBlock(const DynamicMap& map, const float* numbers, float s
   });
 }
 
-template <typename Grad>
-void AdamwInt8TypedBlock(const Int8Block& block, const AdamwStep& shared_step) {
-  const AdamwStep step = shared_step;
+template <typename Rule, typename Grad>
+void Int8TypedBlock(const Int8Block& block, const UpdateStep& shared_step) {
+  const UpdateStep step = shared_step;
   const Int8Block at = block;
+  constexpr bool kSecond = Rule::kMoments > 1;
   const auto* grad = static_cast<const Grad*>(at.grad);
   // A vector more: the last one may reach beyond the block.
   HWY_ALIGN float m[kInt8Block + HWY_MAX_BYTES / sizeof(float)];
-  HWY_ALIGN float v[kInt8Block + HWY_MAX_BYTES / sizeof(float)];
-  const V m_scale = hn::Set(D(), *at.m_scale), v_scale = hn::Set(D(), *at.v_scale);
+  HWY_ALIGN float v[kSecond ? kInt8Block + HWY_MAX_BYTES / sizeof(float) : 1];
+  const V m_scale = hn::Set(D(), *at.m_scale);
+  const V v_scale = kSecond ? hn::Set(D(), *at.v_scale) : m_scale;
   VU m_most = hn::Zero(DU()), v_most = m_most;
   ForVectors(at.count, [&](int64_t i, auto access) HWY_ATTR {
-    const State updated =
-        Update(step, access.Load(grad + i),
-               {access.Load(at.param + i), Decode(kSignedMap, at.m + i, m_scale, access),
-                Decode(kUnsignedMap, at.v + i, v_scale, access)});
+    State old = {};
+    old.param = access.Load(at.param + i);
+    old.m = Decode(kSignedMap, at.m + i, m_scale, access);
+    if constexpr (kSecond) old.v = Decode(kUnsignedMap, at.v + i, v_scale, access);
+    const State updated = Update<Rule::kValue>(step, access.Load(grad + i), old);
     access.Store(updated.param, at.param + i);
     StoreVector(updated.m, m + i);
-    StoreVector(updated.v, v + i);
     m_most = hn::Max(m_most, Magnitude(access.Keep(updated.m)));
-    v_most = hn::Max(v_most, Magnitude(access.Keep(updated.v)));
+    if constexpr (kSecond) {
+      StoreVector(updated.v, v + i);
+      v_most = hn::Max(v_most, Magnitude(access.Keep(updated.v)));
+    }
   });
   *at.m_scale = std::bit_cast<float>(LargestBits(m_most));
-  *at.v_scale = std::bit_cast<float>(LargestBits(v_most));
   EncodeBlock(kSignedMap, m, *at.m_scale, at.count, at.m);
+  if constexpr (!kSecond) return;
+  *at.v_scale = std::bit_cast<float>(LargestBits(v_most));
   EncodeBlock(kUnsignedMap, v, *at.v_scale, at.count, at.v);
 }
 
-void AdamwInt8Block(const Int8Block& block, const AdamwStep& step) {
-  ByType(block.grad_type, [&](auto* type) HWY_ATTR {
-    AdamwInt8TypedBlock<std::remove_pointer_t<decltype(type)>>(block, step);
+void UpdateInt8Block(const Int8Block& block, OptimizerRule rule, const UpdateStep& step) {
+  ByRule(rule, [&](auto is) HWY_ATTR {
+    using Rule = decltype(is);
+    if constexpr (Rule::kMoments > 0) {
+      ByType(block.grad_type, [&](auto* type) HWY_ATTR {
+        Int8TypedBlock<Rule, std::remove_pointer_t<decltype(type)>>(block, step);
+      });
+    }
   });
 }
 
@@ -93,27 +104,28 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace terrace::kernels::cpu {
 
-HWY_EXPORT(AdamwInt8Block);
+HWY_EXPORT(UpdateInt8Block);
 
-Status AdamwInt8(const OpAttrs& attrs, std::span<const TensorView> operands,
-                 const Context& context) {
+Status UpdateInt8(const OpAttrs& attrs, std::span<const TensorView> operands,
+                  const Context& context) {
   if (SkipsStep(operands)) return {};
-  const auto& adamw = std::get<AdamwAttrs>(attrs);
-  const AdamwStep step = StepOf(adamw, operands);
-  const int64_t elements = operands[0].Elements(), block = adamw.block;
+  const auto& update = std::get<UpdateAttrs>(attrs);
+  const UpdateStep step = StepOf(update, operands);
+  const bool second = RowOf(update.rule).moments > 1;
+  const int64_t elements = operands[0].Elements(), block = update.block;
   const auto range = [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       const int64_t first = b * block;
-      HWY_DYNAMIC_DISPATCH(AdamwInt8Block)
+      HWY_DYNAMIC_DISPATCH(UpdateInt8Block)
       ({.grad = Address(operands[0], 0, first),
         .grad_type = operands[0].dtype,
         .param = operands[1].as<float>() + first,
         .m = operands[2].as<uint8_t>() + first,
-        .v = operands[3].as<uint8_t>() + first,
+        .v = second ? operands[3].as<uint8_t>() + first : nullptr,
         .m_scale = operands[6].as<float>() + b,
-        .v_scale = operands[7].as<float>() + b,
+        .v_scale = second ? operands[7].as<float>() + b : nullptr,
         .count = std::min(block, elements - first)},
-       step);
+       update.rule, step);
     }
   };
   ParallelFor((elements + block - 1) / block, block, context.threads, range);

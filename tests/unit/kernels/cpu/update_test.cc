@@ -19,10 +19,10 @@ struct State {
 
   explicit State(std::vector<float> p) : param(std::move(p)), m(param.size()), v(param.size()) {}
   void Step(std::vector<float> grad, std::vector<float> scale, std::vector<float> schedule) {
-    const AdamwAttrs attrs = {
+    const UpdateAttrs attrs = {
         .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
     EXPECT_TRUE(
-        Launch(Op::kAdamw, attrs,
+        Launch(Op::kUpdate, attrs,
                {ViewOf(grad), ViewOf(param), ViewOf(m), ViewOf(v), ViewOf(scale), ViewOf(schedule)})
             .ok());
   }
@@ -75,7 +75,7 @@ TEST(AdamwTest, NeighboursBehindTheTailAreNotTouched) {
     std::vector<float> grad(n, 1.0f), param(n + 16, 1.0f), m(n + 16), v(n + 16);
     std::vector<float> scale = {1, 0, 0, 0}, schedule = ScheduleOf(1);
     const auto view = [n](std::vector<float>& x) { return ViewOf(DType::kF32, x.data(), {n}); };
-    ASSERT_TRUE(Launch(Op::kAdamw, AdamwAttrs{},
+    ASSERT_TRUE(Launch(Op::kUpdate, UpdateAttrs{},
                        {view(grad), view(param), view(m), view(v), ViewOf(scale), ViewOf(schedule)})
                     .ok());
     for (int64_t i = 0; i < n + 16; ++i) EXPECT_EQ(param[i] != 1.0f, i < n) << n << " " << i;
@@ -117,13 +117,13 @@ struct Streams {
     const auto part = [&](std::vector<float>& x) {
       return ViewOf(DType::kF32, x.data() + shift + first, {elements});
     };
-    ASSERT_TRUE(Launch(Op::kAdamw, Attrs(),
+    ASSERT_TRUE(Launch(Op::kUpdate, Attrs(),
                        {part(grad), part(param), part(m), part(v), ViewOf(scale), ViewOf(schedule)},
                        threads)
                     .ok());
   }
 
-  static AdamwAttrs Attrs() {
+  static UpdateAttrs Attrs() {
     return {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
   }
 
@@ -146,7 +146,7 @@ void StepByScalars(Streams& s) {
     const float product = a * b;
     return fused ? std::fma(a, b, c) : product + c;
   };
-  const AdamwAttrs attrs = Streams::Attrs();
+  const UpdateAttrs attrs = Streams::Attrs();
   const std::vector<float> schedule = ScheduleOf(3);
   const double rate = schedule[0];
   const auto decay = static_cast<float>(1.0 - rate * attrs.weight_decay);

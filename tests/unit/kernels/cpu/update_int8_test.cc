@@ -136,8 +136,8 @@ struct Int8State {
     std::vector<float> schedule = {0.01f, static_cast<float>(1 - std::pow(0.9, step)),
                                    static_cast<float>(1 - std::pow(0.95, step)), 0};
     const auto count = static_cast<int64_t>(grad.size());
-    ASSERT_TRUE(Launch(Op::kAdamwInt8,
-                       AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f, .block = block},
+    ASSERT_TRUE(Launch(Op::kUpdateInt8,
+                       UpdateAttrs{.beta2 = 0.95f, .weight_decay = 0.1f, .block = block},
                        {ViewOf(grad), ViewOf(param), ViewOf(DType::kU8, m.data(), {count}),
                         ViewOf(DType::kU8, v.data(), {count}), ViewOf(scale), ViewOf(schedule),
                         ViewOf(m_scales), ViewOf(v_scales)},
@@ -192,7 +192,7 @@ TEST(AdamwInt8Test, VectorsAreSingleElements) {
     std::vector<float> schedule = {0.01f, static_cast<float>(1 - std::pow(0.9, 2)),
                                    static_cast<float>(1 - std::pow(0.95, 2)), 0};
     ASSERT_TRUE(
-        Launch(Op::kAdamw, AdamwAttrs{.beta2 = 0.95f, .weight_decay = 0.1f},
+        Launch(Op::kUpdate, UpdateAttrs{.beta2 = 0.95f, .weight_decay = 0.1f},
                {ViewOf(grad), ViewOf(param), ViewOf(m), ViewOf(v), ViewOf(scale), ViewOf(schedule)})
             .ok());
     EXPECT_EQ(state.param, param);

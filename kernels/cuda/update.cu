@@ -1,5 +1,5 @@
-// AdamW, fused: one sweep that reads and writes each of param, m and v once. That of bf16 weights
-// makes its random bits on the way: one block of Philox a pack.
+// The optimizer's update, fused: one sweep that reads and writes each of param, m and v once. That
+// of bf16 weights makes its random bits on the way: one block of Philox a pack.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <variant>
@@ -11,13 +11,14 @@
 namespace terrace::kernels::cuda {
 namespace {
 
-struct AdamwArguments {
+struct UpdateArguments {
   Operand grad, param, m, v;
+  int moments;  // m and v that the rule keeps
   int64_t count;
   bool wide;
   const float* scale;
   const float* schedule;
-  AdamwFactors factors;
+  UpdateFactors factors;
 };
 
 // Weights as they are computed.
@@ -70,37 +71,40 @@ struct Stochastically {
 };
 
 template <typename Rounding>
-__device__ void UpdatePack(const AdamwArguments& a, const AdamwStep& step, const Rounding& rounding,
-                           int64_t first) {
-  float grad[kPack], param[kPack], m[kPack], v[kPack];
+__device__ void UpdatePack(const UpdateArguments& a, const UpdateStep& step,
+                           const Rounding& rounding, int64_t first) {
+  float grad[kPack], param[kPack], m[kPack] = {}, v[kPack] = {};
   LoadPack(a.grad, first, grad);
   LoadPack(a.param, first, param);
-  LoadPack(a.m, first, m);
-  LoadPack(a.v, first, v);
+  if (a.moments > 0) LoadPack(a.m, first, m);
+  if (a.moments > 1) LoadPack(a.v, first, v);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) UpdateAdamw(step, grad[i], &param[i], &m[i], &v[i]);
+  for (int i = 0; i < kPack; ++i) {
+    UpdateByRule(a.factors.rule, step, grad[i], &param[i], &m[i], &v[i]);
+  }
   rounding.Pack(first, param);
   StorePack(a.param, first, param);
-  StorePack(a.m, first, m);
-  StorePack(a.v, first, v);
+  if (a.moments > 0) StorePack(a.m, first, m);
+  if (a.moments > 1) StorePack(a.v, first, v);
 }
 
 template <typename Rounding>
-__device__ void UpdateElement(const AdamwArguments& a, const AdamwStep& step,
+__device__ void UpdateElement(const UpdateArguments& a, const UpdateStep& step,
                               const Rounding& rounding, int64_t i) {
-  float param = a.param.Load(0, i), m = a.m.Load(0, i), v = a.v.Load(0, i);
-  UpdateAdamw(step, a.grad.Load(0, i), &param, &m, &v);
+  float param = a.param.Load(0, i);
+  float m = a.moments > 0 ? a.m.Load(0, i) : 0, v = a.moments > 1 ? a.v.Load(0, i) : 0;
+  UpdateByRule(a.factors.rule, step, a.grad.Load(0, i), &param, &m, &v);
   a.param.Store(0, i, rounding.Element(i, param));
-  a.m.Store(0, i, m);
-  a.v.Store(0, i, v);
+  if (a.moments > 0) a.m.Store(0, i, m);
+  if (a.moments > 1) a.v.Store(0, i, v);
 }
 
 template <typename Rounding>
 __global__ void __launch_bounds__(kElementThreads)
-    AdamwKernel(AdamwArguments a, Rounding rounding) {
+    UpdateKernel(UpdateArguments a, Rounding rounding) {
   if (a.scale[3] != 0) return;  // the step is skipped
-  __shared__ AdamwStep step;    // its double arithmetic once a block
-  if (threadIdx.x == 0) step = MakeAdamwStep(a.factors, a.scale[0], a.schedule);
+  __shared__ UpdateStep step;   // its double arithmetic once a block
+  if (threadIdx.x == 0) step = MakeUpdateStep(a.factors, a.scale[0], a.schedule);
   __syncthreads();
   const int64_t packs = DivideUp(a.count, kPack);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
@@ -116,40 +120,43 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
-AdamwArguments ArgumentsOf(const AdamwAttrs& attrs, std::span<const TensorView> operands) {
-  AdamwArguments arguments = {
-      .grad = OperandOf(operands[0]),
-      .param = OperandOf(operands[1]),
-      .m = OperandOf(operands[2]),
-      .v = OperandOf(operands[3]),
-      .count = operands[0].Elements(),
-      .wide = true,
-      .scale = operands[4].as<const float>(),
-      .schedule = operands[5].as<const float>(),
-      .factors = {attrs.beta1, attrs.beta2, attrs.epsilon, attrs.weight_decay}};
-  for (int k = 0; k < 4; ++k) arguments.wide = arguments.wide && AllowsWide(operands[k], true);
+UpdateArguments ArgumentsOf(const UpdateAttrs& attrs, std::span<const TensorView> operands) {
+  UpdateArguments arguments = {.grad = OperandOf(operands[0]),
+                               .param = OperandOf(operands[1]),
+                               .m = {},
+                               .v = {},
+                               .moments = RowOf(attrs.rule).moments,
+                               .count = operands[0].Elements(),
+                               .wide = true,
+                               .scale = operands[4].as<const float>(),
+                               .schedule = operands[5].as<const float>(),
+                               .factors = FactorsOf(attrs)};
+  if (arguments.moments > 0) arguments.m = OperandOf(operands[2]);
+  if (arguments.moments > 1) arguments.v = OperandOf(operands[3]);
+  for (int k = 0; k < 2 + arguments.moments; ++k)
+    arguments.wide = arguments.wide && AllowsWide(operands[k], true);
   return arguments;
 }
 
 }  // namespace
 
-Status Adamw(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
-  const AdamwArguments arguments = ArgumentsOf(std::get<AdamwAttrs>(attrs), operands);
-  return Launch("adamw", AdamwKernel<Exactly>, ElementShape(1, arguments.count), context, arguments,
-                Exactly{});
+Status Update(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  const UpdateArguments arguments = ArgumentsOf(std::get<UpdateAttrs>(attrs), operands);
+  return Launch("update", UpdateKernel<Exactly>, ElementShape(1, arguments.count), context,
+                arguments, Exactly{});
 }
 
-Status AdamwStochastic(const OpAttrs& attrs, std::span<const TensorView> operands,
-                       const Context& context) {
-  const auto& adamw = std::get<AdamwAttrs>(attrs);
-  const auto* const parts = adamw.rounding.parts.get();
-  if (parts == nullptr) return {"adamw_stochastic: nobody said whose bits it takes"};
-  if (parts->size() > kMaxRoundingParts) return {"adamw_stochastic: more parts than it can hold"};
+Status UpdateStochastic(const OpAttrs& attrs, std::span<const TensorView> operands,
+                        const Context& context) {
+  const auto& update = std::get<UpdateAttrs>(attrs);
+  const auto* const parts = update.rounding.parts.get();
+  if (parts == nullptr) return {"update_stochastic: nobody said whose bits it takes"};
+  if (parts->size() > kMaxRoundingParts) return {"update_stochastic: more parts than it can hold"};
   Stochastically rounding = {};
   for (const RoundingPart& part : *parts) rounding.parts[rounding.count++] = part;
   rounding.step = operands[6].as<const int32_t>();
-  const AdamwArguments arguments = ArgumentsOf(adamw, operands);
-  return Launch("adamw_stochastic", AdamwKernel<Stochastically>, ElementShape(1, arguments.count),
+  const UpdateArguments arguments = ArgumentsOf(update, operands);
+  return Launch("update_stochastic", UpdateKernel<Stochastically>, ElementShape(1, arguments.count),
                 context, arguments, rounding);
 }
 

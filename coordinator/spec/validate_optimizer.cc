@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/spec/validate_optimizer.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+// A key that some values of another key alone give a meaning to.
+struct ReadBy {
+  std::string_view key;
+  std::vector<std::string> values;
+};
+
+void CheckReadBy(SpecReader& reader, std::string_view chooser, const std::string& chosen,
+                 const std::vector<ReadBy>& table) {
+  for (const ReadBy& row : table) {
+    if (!reader.Has(std::string(row.key))) continue;
+    if (std::find(row.values.begin(), row.values.end(), chosen) != row.values.end()) continue;
+    reader.Problem(
+        std::string(row.key), "a value",
+        absl::StrCat("left out with ", Absl(chooser), " ", chosen, ", which does not read it"),
+        absl::StrCat(Absl(chooser), " ", absl::StrJoin(row.values, " or ")));
+  }
+}
+
+bool IsPlainSgd(const v1::OptimizerSpec& optimizer) {
+  return optimizer.name() == "sgd" && optimizer.momentum() == 0;
+}
+
+void CheckRule(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
+  CheckReadBy(reader, "train.optimizer.name", optimizer.name(),
+              {{"train.optimizer.betas", {"adamw", "adam", "lion"}},
+               {"train.optimizer.epsilon", {"adamw", "adam"}},
+               {"train.optimizer.momentum", {"sgd"}},
+               {"train.optimizer.nesterov", {"sgd"}}});
+  if (!optimizer.nesterov() || !IsPlainSgd(optimizer)) return;
+  reader.Problem("train.optimizer.nesterov", "true",
+                 "false without train.optimizer.momentum, along which it looks ahead",
+                 "momentum 0.9");
+}
+
+void CheckRounding(SpecReader& reader, const v1::TrainSpec& train) {
+  const std::string& precision = train.precision();
+  if (!train.optimizer().stochastic_rounding()) return;
+  for (const v1::PrecisionRule& rule : train.precision_rules()) {
+    const bool is_exact = rule.precision() == "fp32" || rule.precision() == "tf32";
+    if (!is_exact || rule.where() == "norms") continue;  // norms are in fp32 whatever else is
+    reader.Problem(absl::StrCat("train.precision.layers.", rule.where()), rule.precision(),
+                   "bf16 or fp8 with train.optimizer.stochastic_rounding, which keeps no weights "
+                   "in fp32",
+                   "bf16");
+  }
+  if (precision == "bf16" || precision == "fp8") return;
+  reader.Problem("train.optimizer.stochastic_rounding", "true",
+                 absl::StrCat("false with train.precision ", precision,
+                              ", whose products would read weights rounded to bf16"),
+                 "train.precision bf16 or fp8");
+}
+
+// `allowed`: formats.allow.moments, of which f32 needs no leave.
+void CheckMoments(SpecReader& reader, const v1::OptimizerSpec& optimizer, const char* key,
+                  const std::string& format, bool allowed) {
+  if (reader.Has(key) && IsPlainSgd(optimizer)) {
+    reader.Problem(
+        key, format,
+        "left out with train.optimizer.name sgd without momentum, which keeps no moments",
+        "train.optimizer.momentum 0.9, or another optimizer");
+  }
+  if (!optimizer.stochastic_rounding() || format != "int8") return;
+  reader.Problem(key, "int8",
+                 absl::StrCat(allowed ? "bf16" : "f32 or bf16",
+                              " with train.optimizer.stochastic_rounding, which does not support "
+                              "int8 blocks"),
+                 "bf16");
+}
+
+void CheckSchedule(SpecReader& reader, const v1::TrainSpec& train) {
+  const v1::ScheduleSpec& schedule = train.schedule();
+  CheckReadBy(reader, "train.schedule.name", schedule.name(),
+              {{"train.schedule.decay_steps", {"wsd"}},
+               {"train.schedule.decay", {"wsd"}},
+               {"train.schedule.power", {"polynomial"}},
+               {"train.schedule.cycles", {"cosine_restarts"}}});
+  if (schedule.warmup_steps() > train.steps()) {
+    reader.Problem("train.schedule.warmup_steps", absl::StrCat(schedule.warmup_steps()),
+                   absl::StrCat("at most train.steps ", train.steps()));
+  } else if (schedule.warmup_steps() + schedule.decay_steps() > train.steps()) {
+    reader.Problem("train.schedule.decay_steps", absl::StrCat(schedule.decay_steps()),
+                   absl::StrCat("at most the ", train.steps() - schedule.warmup_steps(),
+                                " steps that the warm-up leaves of train.steps"),
+                   absl::StrCat(train.steps() - schedule.warmup_steps()));
+  }
+  const double peak = train.optimizer().lr();
+  if (schedule.min_lr() > peak) {
+    reader.Problem("train.schedule.min_lr", absl::StrCat(schedule.min_lr()),
+                   absl::StrCat("at most train.optimizer.lr ", peak));
+  }
+  if (schedule.initial_lr() > peak) {
+    reader.Problem("train.schedule.initial_lr", absl::StrCat(schedule.initial_lr()),
+                   absl::StrCat("at most train.optimizer.lr ", peak));
+  }
+  if (schedule.initial_lr() > 0 && schedule.warmup_steps() == 0) {
+    reader.Problem("train.schedule.initial_lr", absl::StrCat(schedule.initial_lr()),
+                   "left out without train.schedule.warmup_steps, whose first step it belongs to",
+                   "warmup_steps");
+  }
+  if (schedule.name() == "exponential" && !(schedule.min_lr() > 0)) {
+    reader.Problem("train.schedule.min_lr", absl::StrCat(schedule.min_lr()),
+                   "above 0 with train.schedule.name exponential, which falls to it by the same "
+                   "factor each step",
+                   absl::StrCat(peak / 100));
+  }
+}
+
+}  // namespace
+
+void ValidateOptimizer(SpecReader& reader, const v1::JobSpec& spec) {
+  const v1::OptimizerSpec& optimizer = spec.train().optimizer();
+  CheckRule(reader, optimizer);
+  CheckRounding(reader, spec.train());
+  CheckMoments(reader, optimizer, "formats.moments", spec.formats().moments(), /*allowed=*/false);
+  CheckMoments(reader, optimizer, "formats.allow.moments", spec.formats().allow().moments(),
+               /*allowed=*/true);
+  CheckSchedule(reader, spec.train());
+}
+
+}  // namespace terrace

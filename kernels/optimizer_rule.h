@@ -1,0 +1,103 @@
+// The rules by which optimizers update weights, one element at a time, as a table: how many moments
+// each keeps, how checkpoints name them, and what it costs. A rule acts in f32 on the gradient
+// after it was scaled and clipped; `schedule` gives the learning rate and the bias corrections.
+//
+// w: weight, g: gradient, lr: learning rate, d: weight decay, m and v: first and second moment, b1
+// and b2: their decay, t: the step.
+//
+// Thread-safe: constants.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace terrace::kernels {
+
+enum class OptimizerRule : uint8_t {
+  // Loshchilov and Hutter 2017 (arXiv 1711.05101), in the order of torch.optim.AdamW: w -= lr d w;
+  // m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2;
+  // w -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + epsilon).
+  kAdamw = 1,
+  // Kingma and Ba 2014 (arXiv 1412.6980), with the L2 penalty of torch.optim.Adam: g += d w, then
+  // as above without the decay of w.
+  kAdam,
+  // g += d w; w -= lr g.
+  kSgd,
+  // torch.optim.SGD with momentum b1 (Polyak 1964; Sutskever et al. 2013): g += d w; m = b1 m + g;
+  // w -= lr m.
+  kMomentum,
+  // The same with Nesterov's look ahead: w -= lr (g + b1 m).
+  kNesterov,
+  // Chen et al. 2023 (arXiv 2302.06675): w -= lr d w; w -= lr sign(b1 m + (1 - b1) g);
+  // m = b2 m + (1 - b2) g.
+  kLion,
+};
+
+inline constexpr int kMomentsMax = 2;
+
+struct OptimizerRow {
+  OptimizerRule rule = OptimizerRule::kAdamw;
+  std::string_view name;  // in programs and layouts
+  int moments = 0;        // of the size of the weights
+  // What checkpoints call a tensor's moments: "<tensor>.<stored>". Rules whose moments mean the
+  // same share a name.
+  std::array<std::string_view, kMomentsMax> stored;
+  bool decays_in_gradient = false;  // g += d w
+  bool reads_betas = false;         // both; the others read at most the first
+  int flops = 0;                    // an element
+};
+
+inline constexpr OptimizerRow kOptimizerRows[] = {
+    {.rule = OptimizerRule::kAdamw,
+     .name = "adamw",
+     .moments = 2,
+     .stored = {"adam_m", "adam_v"},
+     .reads_betas = true,
+     .flops = 15},
+    {.rule = OptimizerRule::kAdam,
+     .name = "adam",
+     .moments = 2,
+     .stored = {"adam_m", "adam_v"},
+     .decays_in_gradient = true,
+     .reads_betas = true,
+     .flops = 16},
+    {.rule = OptimizerRule::kSgd, .name = "sgd", .decays_in_gradient = true, .flops = 5},
+    {.rule = OptimizerRule::kMomentum,
+     .name = "momentum",
+     .moments = 1,
+     .stored = {"momentum"},
+     .decays_in_gradient = true,
+     .flops = 7},
+    {.rule = OptimizerRule::kNesterov,
+     .name = "nesterov",
+     .moments = 1,
+     .stored = {"momentum"},
+     .decays_in_gradient = true,
+     .flops = 9},
+    {.rule = OptimizerRule::kLion,
+     .name = "lion",
+     .moments = 1,
+     .stored = {"lion_m"},
+     .reads_betas = true,
+     .flops = 10},
+};
+
+// Null when no rule has that name.
+constexpr const OptimizerRow* FindOptimizer(std::string_view name) {
+  for (const OptimizerRow& row : kOptimizerRows) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+// Of AdamW where `rule` is none.
+constexpr const OptimizerRow& RowOf(OptimizerRule rule) {
+  for (const OptimizerRow& row : kOptimizerRows) {
+    if (row.rule == rule) return row;
+  }
+  return kOptimizerRows[0];
+}
+
+}  // namespace terrace::kernels

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Makes optimizers.json of this folder: twenty steps of the goldens' llama and gpt2 by each rule, with the implementation
+that others use (torch.optim; Lion of lion-pytorch), in fp32.
+
+    python3 make_optimizers.py [--check]     writes the file, or compares with what is there (to 1e-5)
+
+Needs torch, transformers, safetensors and lion-pytorch. The test suite needs none of them: the file is committed.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import argparse
+import json
+import math
+import sys
+
+import torch
+from lion_pytorch import Lion
+from make_goldens import HERE, forward, load
+from safetensors.torch import load_file
+
+STEPS, CLIP = 20, 1.0
+# By the name in kernels/optimizer_rule.h: what the rule is given, and the class that has it.
+RULES = {
+    "adamw": ({"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}, torch.optim.AdamW),
+    "adam": ({"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}, torch.optim.Adam),
+    "sgd": ({"lr": 0.2, "weight_decay": 0.01}, torch.optim.SGD),
+    "momentum": ({"lr": 0.02, "momentum": 0.9, "weight_decay": 0.01}, torch.optim.SGD),
+    "nesterov": ({"lr": 0.02, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}, torch.optim.SGD),
+    "lion": ({"lr": 5e-4, "betas": [0.9, 0.99], "weight_decay": 0.1}, Lion),
+}
+
+
+def train(model, tokens, targets, rule):
+    """On one batch at a constant rate. Clipping multiplies by min(1, clip / norm), as in make_goldens.py."""
+    arguments, make = RULES[rule]
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = make([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], **arguments)
+    losses, norms = [], []
+    for _ in range(STEPS):
+        model.zero_grad()
+        _, loss = forward(model, tokens, targets)
+        loss.backward()
+        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()))
+        for parameter in model.parameters():
+            parameter.grad.mul_(min(1.0, CLIP / norm))
+        optimizer.step()
+        losses.append(loss.item())
+        norms.append(norm)
+    return {"losses": losses, "grad_norms": norms}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of write")
+    check = parser.parse_args().check
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    path, numbers, worst = HERE / "optimizers.json", {}, 0.0
+    for rule, (arguments, _) in RULES.items():
+        numbers[rule] = {"arguments": arguments, "clip_grad_norm": CLIP}
+        for family in ("gpt2", "llama"):
+            batch = load_file(HERE / family / "batch.safetensors")
+            numbers[rule][family] = train(load(HERE / family), batch["tokens"].long(), batch["targets"].long(), rule)
+            losses = numbers[rule][family]["losses"]
+            print(f"{rule} {family}: loss {losses[0]:.6f} -> {losses[-1]:.6f}")
+    if not check:
+        path.write_text(json.dumps(numbers, indent=1) + "\n")
+        return
+    stored = json.loads(path.read_text())
+    for rule in RULES:
+        for family in ("gpt2", "llama"):
+            pairs = zip(numbers[rule][family]["losses"], stored[rule][family]["losses"], strict=True)
+            worst = max([worst] + [abs(a - b) for a, b in pairs])
+    print(f"largest difference {worst:.2e}")
+    sys.exit(0 if worst < 1e-5 else 1)
+
+
+if __name__ == "__main__":
+    main()

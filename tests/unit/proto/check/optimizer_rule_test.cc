@@ -1,0 +1,99 @@
+// Programs of optimizers that keep fewer moments than AdamW: what the checker refuses of them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/optimizer_rule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "proto/check/program_check.h"
+#include "proto/program/op_codec.h"
+#include "tests/unit/coordinator/compiler/layout_matrix.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kMoment1 = 2;
+
+v1::Program Compiled(std::string_view rule, uint32_t zero) {
+  LayoutCase c = {"llama", MatrixLayout()};
+  c.layout.set_optimizer(std::string(rule));
+  c.layout.set_data_parallel(zero > 0 ? 2 : 1);
+  c.layout.set_zero_stage(zero);
+  return CompileCase(c).value().at(0);
+}
+
+v1::Instruction* FirstUpdate(v1::Program* program) {
+  for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
+    if (i.compute().op() == "update") return &i;
+  }
+  return nullptr;
+}
+
+using Change = std::function<void(v1::Program*, v1::Instruction*)>;
+
+std::string Refusal(std::string_view rule, uint32_t zero, const Change& change) {
+  v1::Program program = Compiled(rule, zero);
+  change(&program, FirstUpdate(&program));
+  return std::string(CheckProgram(program).message());
+}
+
+class OptimizerRuleTest : public testing::TestWithParam<uint32_t> {};
+
+INSTANTIATE_TEST_SUITE_P(Zero, OptimizerRuleTest, testing::Values(0, 1, 3));
+
+TEST_P(OptimizerRuleTest, TheCompilersProgramsPass) {
+  for (const kernels::OptimizerRow& row : kernels::kOptimizerRows)
+    EXPECT_EQ(Refusal(row.name, GetParam(), [](v1::Program*, v1::Instruction*) {}), "") << row.name;
+}
+
+// Rules with as many moments have the same operands, and other numbers.
+TEST_P(OptimizerRuleTest, EveryUpdateIsByTheRuleOfTheProgram) {
+  EXPECT_THAT(Refusal("lion", GetParam(),
+                      [](v1::Program*, v1::Instruction* update) {
+                        update->mutable_compute()->mutable_update()->set_rule(v1::MOMENTUM);
+                      }),
+              HasSubstr("updates by the rule MOMENTUM, rules.optimizer says LION"));
+  EXPECT_THAT(Refusal("adamw", GetParam(),
+                      [](v1::Program* program, v1::Instruction*) {
+                        program->mutable_rules()->set_optimizer(v1::ADAM);
+                      }),
+              HasSubstr("updates by the rule ADAMW, rules.optimizer says ADAM"));
+}
+
+TEST_P(OptimizerRuleTest, ARuleHasTheMomentsThatItKeeps) {
+  EXPECT_THAT(Refusal("lion", GetParam(),
+                      [](v1::Program*, v1::Instruction* update) {
+                        update->mutable_operands(kMoment1)->Clear();
+                      }),
+              HasSubstr("keep 1 moments: operand 'm' is absent"));
+  EXPECT_THAT(Refusal("sgd", GetParam(),
+                      [](v1::Program*, v1::Instruction* update) {
+                        *update->mutable_operands(kMoment1) = update->operands(1);
+                      }),
+              HasSubstr("keep 0 moments: operand 'm' is there"));
+  EXPECT_THAT(Refusal("momentum", GetParam(),
+                      [](v1::Program* program, v1::Instruction*) {
+                        for (v1::StateRange& range : *program->mutable_state()) {
+                          if (range.kind() == v1::FIRST_MOMENT) range.set_kind(v1::SECOND_MOMENT);
+                        }
+                      }),
+              HasSubstr("the rule momentum keeps 1 moment"));
+}
+
+TEST_P(OptimizerRuleTest, ARuleThatNobodyKnowsIsRefused) {
+  EXPECT_THAT(Refusal("lion", GetParam(),
+                      [](v1::Program*, v1::Instruction* update) {
+                        update->mutable_compute()->mutable_update()->set_rule(
+                            static_cast<v1::OptimizerRule>(99));
+                      }),
+              HasSubstr("attribute 'rule' is 99"));
+}
+
+}  // namespace
+}  // namespace terrace
