@@ -194,10 +194,11 @@ class CommandLine {
     Forward(estimate, "--batch", "Sequences on a device at a time");
     Forward(estimate, "--devices", "Devices that share the states");
     Forward(estimate, "--precision", "bf16 or fp32");
-    Forward(estimate, "--moments", "How Adam's moments rest: f32, bf16 or int8");
+    Forward(estimate, "--optimizer", "adamw, adam, sgd, momentum or nesterov (of sgd) or lion");
+    Forward(estimate, "--moments", "How its moments rest: f32, bf16 or int8");
     Forward(estimate, "--gradient", "How gradients are stored in training: f32 or bf16");
     Forward(estimate, "--lora-rank", "Rank of the adapters; without it 16");
-    Forward(estimate, "--only", "training, activations, lora, qlora or inference");
+    Forward(estimate, "--only", "training, optimizers, activations, lora, qlora or inference");
     On(estimate, [this] { return Compile({"estimate", words_.at(0)}); });
 
     CLI::App* import =

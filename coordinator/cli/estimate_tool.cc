@@ -39,6 +39,12 @@ absl::StatusOr<std::string> ConfigJson(const std::string& model) {
 
 }  // namespace
 
+std::vector<std::string> OptimizerNames() {
+  std::vector<std::string> names;
+  for (const kernels::OptimizerRow& row : kernels::kOptimizerRows) names.emplace_back(row.name);
+  return names;
+}
+
 absl::Status PrintEstimate(const EstimateOptions& options) {
   if (options.precision == "fp32" && options.gradient == "bf16") {
     return absl::InvalidArgumentError(
@@ -59,6 +65,7 @@ absl::Status PrintEstimate(const EstimateOptions& options) {
                                .batch = options.batch,
                                .devices = options.devices,
                                .bf16 = options.precision == "bf16",
+                               .optimizer = kernels::FindOptimizer(options.optimizer),
                                .moments = kernels::FindFormat(options.moments),
                                .gradients = kernels::FindFormat(options.gradient),
                                .lora_rank = options.lora_rank};

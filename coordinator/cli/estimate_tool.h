@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -17,11 +18,15 @@ struct EstimateOptions {
   int64_t devices = 1;
   int64_t lora_rank = 16;
   std::string precision = "bf16";
-  std::string moments = "f32";   // as formats.moments of a job spec
-  std::string gradient = "f32";  // as formats.gradient
-  std::string only;              // one section; empty: all
+  std::string optimizer = "adamw";  // one of OptimizerNames()
+  std::string moments = "f32";      // as formats.moments of a job spec
+  std::string gradient = "f32";     // as formats.gradient
+  std::string only;                 // one section; empty: all
   bool json = false;
 };
+
+// Of the rules in kernels/optimizer_rule.h.
+std::vector<std::string> OptimizerNames();
 
 // NOT_FOUND with the nearest presets when there is no such model.
 absl::Status PrintEstimate(const EstimateOptions& options);

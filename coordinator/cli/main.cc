@@ -234,10 +234,12 @@ CLI::App* AddEstimate(CLI::App& app, Options& options) {
   command->add_option("--lora-rank", estimate.lora_rank)
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
   command->add_option("--precision", estimate.precision)->check(CLI::IsMember({"bf16", "fp32"}));
+  command->add_option("--optimizer", estimate.optimizer)->check(CLI::IsMember(OptimizerNames()));
   command->add_option("--moments", estimate.moments)->check(CLI::IsMember({"f32", "bf16", "int8"}));
   command->add_option("--gradient", estimate.gradient)->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--only", estimate.only)
-      ->check(CLI::IsMember({"training", "activations", "lora", "qlora", "inference"}));
+      ->check(
+          CLI::IsMember({"training", "optimizers", "activations", "lora", "qlora", "inference"}));
   AddOutput(*command, options);
   return command;
 }

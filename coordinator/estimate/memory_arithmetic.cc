@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/strings.h"
 
 namespace terrace {
@@ -17,6 +20,9 @@ constexpr double kNf4Bits = 4 + 8.0 / 64 + 32.0 / (64 * 256);
 int64_t Rounded(double bytes) { return static_cast<int64_t>(std::llround(bytes)); }
 
 bool IsLayerMatrix(const Tensor& tensor) { return tensor.layer >= 0 && tensor.shape.size() >= 2; }
+
+constexpr kernels::Format kMomentFormats[] = {kernels::Format::kF32, kernels::Format::kBF16,
+                                              kernels::Format::kInt8};
 
 std::string Over(int64_t devices) { return devices == 1 ? "" : absl::StrCat(" / ", devices); }
 
@@ -39,6 +45,32 @@ class Estimator {
     section.cases.push_back(Offloaded("ZeRO 2, optimizer on host", 2, /*parameters=*/false, false));
     section.cases.push_back(Offloaded("ZeRO 3, all states on host", 3, true, false));
     section.cases.push_back(Offloaded("ZeRO 3, all states on NVMe", 3, true, true));
+    return section;
+  }
+
+  // Rules that keep as many moments are one row for each format.
+  EstimateSection Optimizers() const {
+    EstimateSection section = {
+        .name = "optimizers",
+        .note =
+            "all states of training with each train.optimizer.name and formats.moments, "
+            "without sharding"};
+    for (int moments = kernels::kMomentsMax; moments >= 0; --moments) {
+      std::vector<std::string> names;
+      const kernels::OptimizerRow* one = nullptr;
+      for (const kernels::OptimizerRow& rule : kernels::kOptimizerRows) {
+        if (rule.moments != moments) continue;
+        one = &rule;
+        names.emplace_back(rule.name);
+      }
+      const std::string name = absl::StrJoin(names, ", ");
+      if (moments == 0) section.cases.push_back(WithOptimizer(name, *one, kMomentFormats[0]));
+      for (const kernels::Format format : kMomentFormats) {
+        if (moments == 0) continue;
+        section.cases.push_back(WithOptimizer(
+            absl::StrCat(name, "; ", Absl(kernels::RowOf(format).name)), *one, format));
+      }
+    }
     return section;
   }
 
@@ -114,14 +146,19 @@ class Estimator {
 
   double weight_bytes() const { return in_.bf16 ? 2 : 4; }
   double gradient_bytes() const { return in_.gradients->BitsAnElement() / 8; }
-  // A master where weights are in bf16, and two moments.
-  double optimizer_bytes() const {
-    return (in_.bf16 ? 4 : 0) + 2 * in_.moments->BitsAnElement() / 8;
+  double optimizer_bytes() const { return OptimizerBytes(*in_.optimizer, *in_.moments); }
+  // A master where weights are in bf16, and the moments that the rule keeps.
+  double OptimizerBytes(const kernels::OptimizerRow& rule,
+                        const kernels::FormatRow& moments) const {
+    return (in_.bf16 ? 4 : 0) + rule.moments * moments.BitsAnElement() / 8;
   }
   std::string StatesText() const {
+    constexpr const char* kMoments[] = {"no moments", " m", " m and v"};
+    const int moments = in_.optimizer->moments;
     return absl::StrCat(in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name),
                         " gradients, ", in_.bf16 ? "f32 master weights, " : "",
-                        Absl(in_.moments->name), " m and v");
+                        moments > 0 ? Absl(in_.moments->name) : "", kMoments[moments], " (",
+                        Absl(in_.optimizer->name), ")");
   }
 
   // `per` bytes a parameter, on all devices or shared by them.
@@ -129,6 +166,15 @@ class Estimator {
     const double devices = shared ? static_cast<double>(in_.devices) : 1;
     return Part(what, absl::StrCat(per, " N", shared ? Over(in_.devices) : ""),
                 per * parameters_ / devices);
+  }
+
+  EstimateCase WithOptimizer(const std::string& name, const kernels::OptimizerRow& rule,
+                             kernels::Format format) const {
+    return {name,
+            {State("weights", weight_bytes(), false), State("gradients", gradient_bytes(), false),
+             State("optimizer", OptimizerBytes(rule, kernels::RowOf(format)), false)},
+            {},
+            {}};
   }
 
   EstimateCase States(const std::string& name, int stage) const {
@@ -231,8 +277,8 @@ double KvBytesPerToken(const Model& model, int64_t length, int64_t element_bytes
 
 std::vector<EstimateSection> EstimateMemory(const EstimateInput& input) {
   const Estimator estimator(input);
-  return {estimator.Training(), estimator.Activations(), estimator.Lora(), estimator.Qlora(),
-          estimator.Inference()};
+  return {estimator.Training(), estimator.Optimizers(), estimator.Activations(),
+          estimator.Lora(),     estimator.Qlora(),      estimator.Inference()};
 }
 
 }  // namespace terrace

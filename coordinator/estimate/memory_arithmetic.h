@@ -27,6 +27,7 @@
 
 #include "coordinator/model/model.h"
 #include "kernels/format.h"
+#include "kernels/optimizer_rule.h"
 
 namespace terrace {
 
@@ -36,6 +37,7 @@ struct EstimateInput {
   int64_t batch = 1;  // sequences on a device at a time
   int64_t devices = 1;
   bool bf16 = true;
+  const kernels::OptimizerRow* optimizer = &kernels::kOptimizerRows[0];          // of training
   const kernels::FormatRow* moments = &kernels::RowOf(kernels::Format::kF32);    // of training
   const kernels::FormatRow* gradients = &kernels::RowOf(kernels::Format::kF32);  // of training
   int64_t lora_rank = 16;
@@ -53,7 +55,7 @@ struct EstimateCase {
   static int64_t Total(const std::vector<EstimatedBytes>& parts);
 };
 struct EstimateSection {
-  std::string name;  // "training", "activations", "lora", "qlora", "inference"
+  std::string name;  // "training", "optimizers", "activations", "lora", "qlora", "inference"
   std::string note;
   std::vector<EstimateCase> cases;
 };
