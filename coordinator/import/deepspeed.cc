@@ -82,7 +82,7 @@ class Importer {
       Known(setting, *kind.known);
     } else if (kind.parameter) {
       draft_.Absent(setting.path, setting.value.dump(),
-                    "AdamW and the schedules here have no such parameter");
+                    "the optimizers and schedules here have no such parameter");
     } else {
       return Unknown(setting, Suggestion(setting.path));
     }

@@ -26,6 +26,15 @@ constexpr Default kAdam[] = {
     {"/optimizer/params/betas", "train.optimizer.betas", "[0.9, 0.999]"},
     {"/optimizer/params/eps", "train.optimizer.epsilon", "1e-8"},
     {"/optimizer/params/weight_decay", "train.optimizer.weight_decay", "0"}};
+// Of FusedLion and DeepSpeedCPULion.
+constexpr Default kLion[] = {
+    {"/optimizer/params/lr", "train.optimizer.lr", "1e-3"},
+    {"/optimizer/params/betas", "train.optimizer.betas", "[0.9, 0.99]"},
+    {"/optimizer/params/weight_decay", "train.optimizer.weight_decay", "0"}};
+// Of torch.optim.SGD.
+constexpr Default kSgd[] = {
+    {"/optimizer/params/lr", "train.optimizer.lr", "1e-3"},
+    {"/optimizer/params/weight_decay", "train.optimizer.weight_decay", "0"}};
 constexpr Default kWarmup[] = {
     {"/scheduler/params/warmup_num_steps", "train.schedule.warmup_steps", "1000"}};
 
@@ -43,7 +52,10 @@ void Fill(const Json& config, const Default (&defaults)[size], SpecDraft* draft,
 
 void SetDeepSpeedDefaults(const Json& config, SpecDraft* draft) {
   std::vector<std::string> filled;
-  if (draft->Has("train.optimizer.name")) Fill(config, kAdam, draft, &filled);
+  const std::string optimizer = draft->Get("train.optimizer.name");
+  if (optimizer == "adamw" || optimizer == "adam") Fill(config, kAdam, draft, &filled);
+  if (optimizer == "lion") Fill(config, kLion, draft, &filled);
+  if (optimizer == "sgd") Fill(config, kSgd, draft, &filled);
   if (draft->Has("train.schedule.name")) {
     Fill(config, kWarmup, draft, &filled);
   } else if (!config.empty()) {

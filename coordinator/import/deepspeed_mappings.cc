@@ -106,18 +106,31 @@ bool IsAdam8Bit(std::string_view type) {
   return false;
 }
 
+// adam_w_mode, by which DeepSpeed's Adam decouples the decay unless told otherwise.
+bool DecouplesDecay(const Json& config) {
+  const Json mode = At(config, "/optimizer/params/adam_w_mode");
+  return mode != false && mode != "false";
+}
+
 void OptimizerType(const DeepSpeedValue& m) {
   const std::string type = absl::AsciiStrToLower(m.setting.value.get<std::string>());
-  if (type == "adamw" || type == "adam" || type == "fusedadam" || type == "deepspeedcpuadam") {
+  const bool is_adam = type == "adam" || type == "fusedadam" || type == "deepspeedcpuadam";
+  if (is_adam && !DecouplesDecay(m.config)) {
+    Map(m, "train.optimizer.name", "adam", "decay is part of the gradient (adam_w_mode false)");
+  } else if (is_adam || type == "adamw") {
     Map(m, "train.optimizer.name", "adamw",
         type == "adam" ? "DeepSpeed's Adam decouples the decay as well (adam_w_mode)" : "");
   } else if (IsAdam8Bit(type)) {
     Map(m, "train.optimizer.name", "adamw",
         "with formats.moments: int8, the blocks of bitsandbytes' 8-bit AdamW");
     m.draft->Set("formats.moments", "int8");
+  } else if (type == "lion" || type == "fusedlion" || type == "deepspeedcpulion") {
+    Map(m, "train.optimizer.name", "lion");
+  } else if (type == "sgd") {
+    Map(m, "train.optimizer.name", "sgd");
   } else {
     m.draft->Absent(m.setting.path, m.setting.value.dump(),
-                    "AdamW is the optimizer here; check lr and weight_decay");
+                    "optimizers here are adamw, adam, sgd and lion; check lr and weight_decay");
   }
 }
 
@@ -180,16 +193,24 @@ void ErrorFeedback(const DeepSpeedValue& m) {
       "0.2 of the newest error in the average, as with err_beta 0.8; it is never reset");
 }
 
-// DeepSpeed's Adam decouples the decay unless told otherwise.
 void AdamWMode(const DeepSpeedValue& m) {
   const std::optional<bool> on = IsOn(m);
   if (!on) return;
-  if (*on) {
-    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "as AdamW is");
+  m.draft->Automatic(m.setting.path, m.setting.value.dump(),
+                     *on ? "as AdamW is" : "as train.optimizer.name adam is");
+}
+void Momentum(const DeepSpeedValue& m) {
+  Map(m, "train.optimizer.momentum", m.setting.value.dump());
+}
+void Nesterov(const DeepSpeedValue& m) {
+  const std::optional<bool> on = IsOn(m);
+  if (on) Map(m, "train.optimizer.nesterov", *on ? "true" : "false");
+}
+void Dampening(const DeepSpeedValue& m) {
+  if (m.setting.value == 0) {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "as here");
   } else {
-    m.draft->Absent(m.setting.path, m.setting.value.dump(),
-                    "decay that is part of the gradient does not exist here: AdamW decouples it; "
-                    "with weight_decay: 0 both are the same");
+    m.draft->Absent(m.setting.path, m.setting.value.dump(), "momentum is not dampened here");
   }
 }
 void BiasCorrection(const DeepSpeedValue& m) {
@@ -214,8 +235,10 @@ void ScheduleType(const DeepSpeedValue& m) {
   } else if (type == "WarmupCosineLR") {
     Map(m, "train.schedule.name", "cosine", note);
   } else {
-    m.draft->Absent(m.setting.path, m.setting.value.dump(),
-                    "schedules here are constant, linear and cosine, each with a warm-up");
+    m.draft->Absent(
+        m.setting.path, m.setting.value.dump(),
+        "train.schedule.name is constant, linear, cosine, wsd, inverse_sqrt, polynomial, "
+        "exponential, cosine_restarts or one_cycle, each with a warm-up");
   }
 }
 void WarmupType(const DeepSpeedValue& m) {
@@ -229,11 +252,11 @@ void WarmupType(const DeepSpeedValue& m) {
 void WarmupMin(const DeepSpeedValue& m) {
   if (m.setting.value == 0) {
     m.draft->Automatic(m.setting.path, m.setting.value.dump(), "as here");
-  } else if (At(m.config, "/scheduler/type") == "WarmupDecayLR") {
-    Map(m, "train.schedule.min_lr", m.setting.value.dump(), "the warm-up begins at 0 here");
-  } else {
-    m.draft->Absent(m.setting.path, m.setting.value.dump(), "the warm-up begins at 0 here");
+    return;
   }
+  Map(m, "train.schedule.initial_lr", m.setting.value.dump());
+  if (At(m.config, "/scheduler/type") == "WarmupDecayLR")
+    m.draft->Set("train.schedule.min_lr", m.setting.value.dump());
 }
 // The scheduler sets the rate, whatever the optimizer says.
 void WarmupMax(const DeepSpeedValue& m) {
@@ -428,6 +451,9 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"optimizer.params.eps", &Epsilon},
       {"optimizer.params.weight_decay", &WeightDecay},
       {"optimizer.params.adam_w_mode", &AdamWMode},
+      {"optimizer.params.momentum", &Momentum},
+      {"optimizer.params.nesterov", &Nesterov},
+      {"optimizer.params.dampening", &Dampening},
       {"optimizer.params.bias_correction", &BiasCorrection},
       {"scheduler.type", &ScheduleType},
       {"scheduler.params.warmup_num_steps", &Warmup},

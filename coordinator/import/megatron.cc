@@ -127,10 +127,38 @@ class Importer {
     }
   }
 
+  // Flags of another optimizer or schedule than the one that is chosen, which nothing reads.
+  bool OfAnother(const MegatronWords& flag, const std::string& setting) {
+    const bool is_sgd = line_.Given("optimizer") && line_.Value("optimizer") == "sgd";
+    const bool is_wsd = line_.Given("lr-decay-style") && line_.Value("lr-decay-style") == "WSD";
+    const char* note = nullptr;
+    if (is_sgd && flag.name.starts_with("adam-")) note = "without effect with --optimizer sgd";
+    if (!is_sgd && flag.name == "sgd-momentum") note = "without effect without --optimizer sgd";
+    if (!is_wsd && flag.name.starts_with("lr-wsd-"))
+      note = "without effect without --lr-decay-style WSD";
+    if (note != nullptr) draft_.Automatic(setting, flag.value(), note);
+    return note != nullptr;
+  }
+
+  void DecayStyle(const MegatronWords& flag) {
+    const std::string setting = "--" + flag.name, value = flag.value();
+    if (value == "constant" || value == "linear" || value == "cosine") {
+      draft_.Mapped(setting, value, "train.schedule.name", value);
+    } else if (value == "inverse-square-root") {
+      draft_.Mapped(setting, value, "train.schedule.name", "inverse_sqrt");
+    } else if (value == "WSD") {
+      draft_.Mapped(setting, value, "train.schedule.name", "wsd");
+    } else {
+      draft_.Absent(setting, value,
+                    "schedules here are constant, linear, cosine, inverse_sqrt, wsd and others");
+    }
+  }
+
   // Flags whose values need more than being copied. Those read together are handled by the last of
   // them (SetRecompute, SetInterleave).
   bool Special(const MegatronWords& flag) {
     const std::string setting = "--" + flag.name, value = flag.value();
+    if (OfAnother(flag, setting)) return true;
     if (flag.name == "adam-beta1" || flag.name == "adam-beta2") {
       const auto beta = [this](const char* name, const char* otherwise) {
         return line_.Given(name) ? line_.Value(name) : std::string(otherwise);
@@ -138,11 +166,7 @@ class Importer {
       draft_.MappedTexts(setting, value, "train.optimizer.betas",
                          {beta("adam-beta1", "0.9"), beta("adam-beta2", "0.999")});
     } else if (flag.name == "lr-decay-style") {
-      if (value == "constant" || value == "linear" || value == "cosine") {
-        draft_.Mapped(setting, value, "train.schedule.name", value);
-      } else {
-        draft_.Absent(setting, value, "schedules here are constant, linear and cosine");
-      }
+      DecayStyle(flag);
     } else if (flag.name == "cp-comm-type") {
       const bool ulysses = value == "a2a";
       draft_.Mapped(setting, value, "layout.context_type", ulysses ? "ulysses" : "ring",
@@ -169,6 +193,8 @@ class Importer {
       StepsOf(flag);
     } else if (flag.name == "optimizer" && value == "adam") {
       draft_.Automatic(setting, value, "Megatron-LM's decouples the decay too");
+    } else if (flag.name == "optimizer" && value == "sgd") {
+      draft_.Mapped(setting, value, "train.optimizer.name", "sgd");
     } else if (flag.name == "use-megatron-fsdp" && line_.Given("data-parallel-sharding-strategy")) {
       draft_.Automatic(setting, value, "--data-parallel-sharding-strategy says the stage");
     } else if (flag.name == "data-parallel-sharding-strategy") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/import/megatron_defaults.h"
 
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,14 +21,22 @@ struct Default {
 constexpr Default kDefaults[] = {
     {"lr-decay-style", "train.schedule.name", "linear"},
     {"weight-decay", "train.optimizer.weight_decay", "0.01"},
-    {"adam-beta1", "train.optimizer.betas", "[0.9, 0.999]"},
 };
+// Of one optimizer or schedule alone.
+constexpr Default kAdam = {"adam-beta1", "train.optimizer.betas", "[0.9, 0.999]"};
+constexpr Default kSgd = {"sgd-momentum", "train.optimizer.momentum", "0.9"};
+constexpr Default kWsd = {"lr-wsd-decay-style", "train.schedule.decay", "exponential"};
 
 }  // namespace
 
 void SetMegatronDefaults(const MegatronLine& line, SpecDraft* draft) {
   std::vector<std::string> filled;
-  for (const Default& one : kDefaults) {
+  std::vector<Default> defaults(std::begin(kDefaults), std::end(kDefaults));
+  const bool is_sgd = line.Given("optimizer") && line.Value("optimizer") == "sgd";
+  defaults.push_back(is_sgd ? kSgd : kAdam);
+  if (line.Given("lr-decay-style") && line.Value("lr-decay-style") == "WSD")
+    defaults.push_back(kWsd);
+  for (const Default& one : defaults) {
     if (line.Given(std::string(one.flag)) || draft->Has(one.key)) continue;
     draft->Set(one.key, std::string(one.value));
     filled.push_back(absl::StrCat(Absl(one.key), ": ", Absl(one.value)));

@@ -215,14 +215,31 @@ TEST(DeepSpeedValuesTest, WhatMakesAnotherOptimizerOrScheduleIsSaid) {
   const SpecDraft draft = Import(R"({"optimizer":{"type":"Adam","params":{"lr":1e-3,
       "adam_w_mode":false,"bias_correction":false}},
       "scheduler":{"type":"WarmupDecayLR","params":{"warmup_max_lr":2e-3,"warmup_min_lr":1e-5}}})");
-  EXPECT_EQ(Of(draft, "optimizer.params.adam_w_mode").fate, Fate::kAbsent);
+  EXPECT_EQ(Of(draft, "optimizer.params.adam_w_mode").fate, Fate::kAutomatic);
+  EXPECT_EQ(draft.Get("train.optimizer.name"), "adam");
   EXPECT_EQ(Of(draft, "optimizer.params.bias_correction").fate, Fate::kAbsent);
   EXPECT_THAT(Of(draft, "scheduler.type").note, HasSubstr("logarithmic in DeepSpeed"));
   EXPECT_EQ(draft.Get("train.schedule.min_lr"), "1e-05");
+  EXPECT_EQ(draft.Get("train.schedule.initial_lr"), "1e-05");
   EXPECT_EQ(draft.Get("train.optimizer.lr"), "0.002");
   EXPECT_EQ(draft.Get("train.schedule.warmup_steps"), "1000");
   EXPECT_EQ(Of(Import(R"({"gradient_allreduce_op":"sum"})"), "gradient_allreduce_op").fate,
             Fate::kAbsent);
+}
+
+TEST(DeepSpeedValuesTest, LionAndSgdBringTheirOwnNumbers) {
+  const SpecDraft lion = Import(R"({"optimizer":{"type":"Lion","params":{"lr":1e-4}}})");
+  EXPECT_EQ(lion.Get("train.optimizer.name"), "lion");
+  EXPECT_EQ(lion.Get("train.optimizer.betas"), "[0.9, 0.99]");
+  EXPECT_FALSE(lion.Has("train.optimizer.epsilon"));
+  const SpecDraft sgd = Import(R"({"optimizer":{"type":"SGD","params":
+      {"lr":0.1,"momentum":0.9,"nesterov":true,"dampening":0.1}}})");
+  EXPECT_EQ(sgd.Get("train.optimizer.name"), "sgd");
+  EXPECT_EQ(sgd.Get("train.optimizer.momentum"), "0.9");
+  EXPECT_EQ(sgd.Get("train.optimizer.nesterov"), "true");
+  EXPECT_EQ(sgd.Get("train.optimizer.weight_decay"), "0");
+  EXPECT_FALSE(sgd.Has("train.optimizer.betas"));
+  EXPECT_EQ(Of(sgd, "optimizer.params.dampening").fate, Fate::kAbsent);
 }
 
 TEST(DeepSpeedValuesTest, EightBitAdamAndStatesInBf16AreFormatsOfMoments) {

@@ -295,6 +295,24 @@ TEST(MegatronTest, NumbersLeftOutAreMegatrons) {
   EXPECT_EQ(settings.at("--lr-decay-iters").fate, Fate::kAbsent);
 }
 
+TEST(MegatronTest, OptimizersAndSchedulesHaveTheirOwnFlags) {
+  const SpecDraft draft = Import(std::string(kLlama) +
+                                 " --optimizer sgd --lr-decay-style WSD --lr-wsd-decay-iters 400 "
+                                 "--lr-warmup-init 1e-6");
+  const v1::TrainSpec train = Spec(draft).train();
+  EXPECT_EQ(train.optimizer().name(), "sgd");
+  EXPECT_DOUBLE_EQ(train.optimizer().momentum(), 0.9);
+  EXPECT_EQ(train.schedule().name(), "wsd");
+  EXPECT_EQ(train.schedule().decay(), "exponential");
+  EXPECT_EQ(train.schedule().decay_steps(), 400);
+  EXPECT_DOUBLE_EQ(train.schedule().initial_lr(), 1e-6);
+  EXPECT_EQ(ByName(draft).at("--adam-beta1").fate, Fate::kAutomatic);
+  const SpecDraft other =
+      Import(std::string(kLlama) + " --sgd-momentum 0.8 --lr-decay-style inverse-square-root");
+  EXPECT_EQ(ByName(other).at("--sgd-momentum").fate, Fate::kAutomatic);
+  EXPECT_EQ(Spec(other).train().schedule().name(), "inverse_sqrt");
+}
+
 TEST(MegatronTest, LayersAtTheEndsStayInBf16) {
   const auto import = [](const std::string& line) { return Import(line, {.model = "gpt2"}); };
   const std::string fp8 = "--bf16 --fp8-format hybrid --first-last-layers-bf16 ";
