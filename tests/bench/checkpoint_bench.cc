@@ -53,7 +53,7 @@ class BenchRank {
       initializer->set_stddev(0.02f);
       initializer->add_shape(kRows);
       initializer->add_shape(kColumns);
-      for (const v1::StateKind kind : {v1::WEIGHT, v1::ADAM_M, v1::ADAM_V}) {
+      for (const v1::StateKind kind : {v1::WEIGHT, v1::FIRST_MOMENT, v1::SECOND_MOMENT}) {
         v1::Buffer* buffer = program_.add_buffers();
         buffer->set_id(program_.buffers_size() - 1);
         buffer->set_bytes(bytes);

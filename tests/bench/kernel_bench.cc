@@ -76,7 +76,7 @@ Work OpWork(const std::string& name, Op op, OpAttrs attrs, const std::vector<Ten
     }
     views.push_back(view);
   }
-  if (IsAdamw(op)) {
+  if (IsUpdate(op)) {
     const float scale[4] = {1e-3f, 1, 1, 0};
     const float schedule[4] = {1e-4f, 0.1f, 0.05f, 0};
     std::memcpy(views[4].data, scale, sizeof(scale));
@@ -86,7 +86,7 @@ Work OpWork(const std::string& name, Op op, OpAttrs attrs, const std::vector<Ten
   auto workspace = std::make_shared<Memory>(workspace_bytes);
   return {.name = name,
           .bytes = BytesMoved(op, attrs, shapes),
-          .items = IsAdamw(op) ? shapes[0].Elements() : 0,
+          .items = IsUpdate(op) ? shapes[0].Elements() : 0,
           .run = [=] {
             const Context context = {.threads = threads,
                                      .workspace = static_cast<std::byte*>(workspace->data()),
@@ -166,28 +166,28 @@ std::vector<Work> StepOps(int threads) {
   TensorShape large_bf16 = large;
   large_bf16.dtype = DType::kBF16;
   const auto adamw = [&](const std::string& name, int64_t n) {
-    return OpWork("adamw " + name, Op::kAdamw, AdamwAttrs{.weight_decay = 0.1f},
+    return OpWork("adamw " + name, Op::kUpdate, UpdateAttrs{.weight_decay = 0.1f},
                   {vector(n), vector(n), vector(n), vector(n), vector(4), vector(4)}, threads);
   };
   const auto rounded = [&](const std::string& name, int64_t n) {
-    AdamwAttrs attrs{.weight_decay = 0.1f};
+    UpdateAttrs attrs{.weight_decay = 0.1f};
     attrs.rounding.parts = std::make_shared<std::vector<RoundingPart>>(
         std::vector<RoundingPart>{{.rows = 1, .columns = n, .row_stride = n}});
-    return OpWork("adamw_stochastic " + name, Op::kAdamwStochastic, attrs,
+    return OpWork("update_stochastic " + name, Op::kUpdateStochastic, attrs,
                   {vector(n), Dense(DType::kBF16, {n}), vector(n), vector(n), vector(4), vector(4),
                    Dense(DType::kI32, {1})},
                   threads);
   };
   const auto halves = [&](const std::string& name, int64_t n) {
     const TensorShape moment = Dense(DType::kBF16, {n});
-    return OpWork("adamw bf16 moments " + name, Op::kAdamw, AdamwAttrs{.weight_decay = 0.1f},
+    return OpWork("adamw bf16 moments " + name, Op::kUpdate, UpdateAttrs{.weight_decay = 0.1f},
                   {vector(n), vector(n), moment, moment, vector(4), vector(4)}, threads);
   };
   const auto int8 = [&](const std::string& name, int64_t n) {
     constexpr int64_t kBlock = 256;
     const TensorShape codes = Dense(DType::kU8, {n}), scales = vector((n + kBlock - 1) / kBlock);
     return OpWork(
-        "adamw_int8 " + name, Op::kAdamwInt8, AdamwAttrs{.weight_decay = 0.1f, .block = kBlock},
+        "update_int8 " + name, Op::kUpdateInt8, UpdateAttrs{.weight_decay = 0.1f, .block = kBlock},
         {vector(n), vector(n), codes, codes, vector(4), vector(4), scales, scales}, threads);
   };
   const auto encode = [&](Format format, bool back) {

@@ -96,7 +96,7 @@ bool BelongsToStream(const v1::Program& program, const v1::Instruction& instruct
   if (instruction.phase() != v1::OPTIMIZER_STEP) return false;
   const v1::StreamKind kind = program.streams(static_cast<int>(instruction.stream())).kind();
   if (instruction.has_compute())
-    return kind == v1::HOST_COMPUTE && instruction.compute().op() == "adamw";
+    return kind == v1::HOST_COMPUTE && instruction.compute().op() == "update";
   return instruction.has_copy() && (kind == v1::NVME_READ || kind == v1::NVME_WRITE);
 }
 

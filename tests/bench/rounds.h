@@ -49,7 +49,7 @@ class Memory {
 struct Work {
   std::string name;
   int64_t bytes = 0;
-  int64_t items = 0;  // parameters of AdamW; 0 elsewhere
+  int64_t items = 0;  // parameters of updates; 0 elsewhere
   std::function<void()> run;
 };
 

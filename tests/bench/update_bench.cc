@@ -1,13 +1,13 @@
-// The optimizer of offloaded states against STREAM's triad: does the host's AdamW reach the
-// bandwidth of memory at its own byte count, 28 bytes a parameter (gradient, weight and both
-// moments read, the last three written)?
+// The optimizer of offloaded states against STREAM's triad: does the host's update by each rule
+// reach the bandwidth of memory at its own byte count, 12 bytes a parameter and 8 a moment
+// (gradient, weight and moments read, all but the gradient written)?
 //
 // The reference is the better of the triad with plain and with streaming stores, in the same round.
 // Operands lie in one block of huge pages as in a rank's host arena: whole tensors far beyond the
 // caches; the same walked in chunks, one launch a chunk, as the streamed optimizer does; slots that
 // are used again and again. "256 MiB apart" is the placement that some first-level caches dislike.
 //
-//   adamw_bench [rounds [threads]]      (11 rounds; 1 thread by its CPU time, then 2 by the clock)
+//   update_bench [rounds [threads]]     (11 rounds; 1 thread by its CPU time, then 2 by the clock)
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <omp.h>
@@ -50,7 +50,7 @@ TensorView ViewAt(DType dtype, void* data, int64_t elements) {
 // One pass of `op` over `elements` elements, `chunk` of them a launch; `bytes` moved an element.
 struct Pass {
   std::string name;
-  Op op = Op::kAdamw;
+  Op op = Op::kUpdate;
   OpAttrs attrs;
   std::vector<Operand> operands;
   int64_t elements = 0;
@@ -65,7 +65,7 @@ class Bench {
   Work WorkOf(const Pass& pass) {
     return {.name = pass.name,
             .bytes = pass.bytes * pass.elements,
-            .items = pass.op == Op::kAdamw ? pass.elements : 0,
+            .items = pass.op == Op::kUpdate ? pass.elements : 0,
             .run = [this, pass] {
               for (int64_t i = 0; i < pass.elements; i += pass.chunk) Launch(pass, i);
             }};
@@ -97,7 +97,8 @@ class Bench {
       views.push_back(
           ViewAt(operand.dtype, block_ + operand.offset + first * SizeOf(operand.dtype), count));
     }
-    if (pass.op == Op::kAdamw) {
+    if (pass.op == Op::kUpdate) {
+      views.resize(4);  // moments that the rule does not keep are absent
       views.push_back(ViewAt(DType::kF32, scale_.data(), 4));
       views.push_back(ViewAt(DType::kF32, schedule_.data(), 4));
     }
@@ -110,26 +111,31 @@ class Bench {
   std::array<float, 4> schedule_ = {1e-4f, 0.1f, 0.05f, 0};
 };
 
-Pass Adamw(std::string name, int64_t elements, int64_t chunk, int64_t distance) {
-  Pass pass = {.name = std::move(name),
-               .op = Op::kAdamw,
-               .attrs = AdamwAttrs{.weight_decay = 0.1f},
+Pass UpdateOf(const OptimizerRow& rule, const std::string& what, int64_t elements, int64_t chunk,
+              int64_t distance) {
+  Pass pass = {.name = std::string(rule.name) + " " + what,
+               .op = Op::kUpdate,
+               .attrs = UpdateAttrs{.rule = rule.rule, .weight_decay = 0.1f},
                .elements = elements,
                .chunk = chunk,
-               .bytes = 28};
-  for (int64_t i = 0; i < 4; ++i) pass.operands.push_back({DType::kF32, i * distance});
+               .bytes = 12 + 8 * rule.moments};
+  for (int64_t i = 0; i < 2 + rule.moments; ++i)
+    pass.operands.push_back({DType::kF32, i * distance});
   return pass;
 }
 
 std::vector<Pass> Passes() {
   constexpr int64_t kWhole = 16'000'000;  // 61 MiB an operand
-  std::vector<Pass> passes = {Adamw("adamw whole", kWhole, kWhole, 62 * kMiB),
-                              Adamw("adamw 256 MiB apart", kWhole, kWhole, 256 * kMiB)};
+  std::vector<Pass> passes;
+  for (const OptimizerRow& rule : kOptimizerRows)
+    passes.push_back(UpdateOf(rule, "whole", kWhole, kWhole, 62 * kMiB));
+  const OptimizerRow& adamw = RowOf(OptimizerRule::kAdamw);
+  passes.push_back(UpdateOf(adamw, "256 MiB apart", kWhole, kWhole, 256 * kMiB));
   for (int64_t chunk : {1, 2, 4, 8}) {
     const int64_t elements = chunk * kMiB / 4;
     const std::string size = std::to_string(chunk) + " MiB";
-    passes.push_back(Adamw("adamw in chunks of " + size, kWhole, elements, 62 * kMiB));
-    passes.push_back(Adamw("adamw slots of " + size, elements, elements, chunk * kMiB));
+    passes.push_back(UpdateOf(adamw, "in chunks of " + size, kWhole, elements, 62 * kMiB));
+    passes.push_back(UpdateOf(adamw, "slots of " + size, elements, elements, chunk * kMiB));
   }
   const Operand x = {DType::kF32, 0};
   const Operand y = {DType::kF32, 70 * kMiB};
