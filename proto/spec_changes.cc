@@ -26,7 +26,7 @@ struct Watched {
   std::string_view path;  // of a JobSpec field
   bool breaks;
   bool files = false;               // paths: a file of the same name elsewhere breaks nothing
-  std::string_view otherwise = "";  // what an empty value means
+  std::string_view otherwise = "";  // what an empty value or 0 means
   std::string_view key = "";        // of the spec, where it is not the path
 };
 
@@ -112,6 +112,7 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
       value = absl::StrCat(rule.where(), ": ", rule.precision());
     } else {
       google::protobuf::TextFormat::PrintFieldValueToString(*message, field, index, &value);
+      if (value == "0" && !watched.otherwise.empty()) value = std::string(watched.otherwise);
     }
   }
   return field->is_repeated() ? absl::StrCat("[", absl::StrJoin(values, ", "), "]") : values[0];

@@ -46,6 +46,20 @@ TEST(SpecChangesTest, AnotherScheduleIsToldAndBreaksNothing) {
   EXPECT_EQ(DescribeChanges(changes, true), "");
 }
 
+// Checkpoints from before these keys existed hold their zeros.
+TEST(SpecChangesTest, NumbersOfASchedulesFormThatNobodyGaveAreNoChange) {
+  v1::JobSpec now = Spec();
+  v1::ScheduleSpec* schedule = now.mutable_train()->mutable_schedule();
+  schedule->set_power(1);
+  schedule->set_cycles(1);
+  schedule->set_decay("linear");
+  EXPECT_TRUE(SpecChanges(Spec(), now).empty());
+  schedule->set_cycles(4);
+  now.mutable_train()->mutable_optimizer()->set_momentum(0.9);
+  EXPECT_EQ(DescribeChanges(SpecChanges(Spec(), now), false),
+            "train.optimizer.momentum from 0 to 0.9, train.schedule.cycles from 1 to 4");
+}
+
 TEST(SpecChangesTest, AnotherPrecisionOfALayerIsTold) {
   v1::JobSpec now = Spec();
   v1::PrecisionRule* rule = now.mutable_train()->add_precision_rules();
