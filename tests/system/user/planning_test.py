@@ -41,7 +41,7 @@ class PlanningTest(ServiceTest):
 
     def test_small_jobs_pass_large_ones(self):
         coordinator, _ = self.start_service(workers=1)
-        large = [self.plan(self.job({"model.config": HUGE})) for _ in range(5)]  # more than are made at a time
+        large = [self.plan(self.job({"model.config": HUGE, "train.seed": seed})) for seed in range(5)]  # more than are made at a time
         self.wait_until_it_plans(2)
         tiny = self.job({"train.steps": 5})
         begin = time.monotonic()
@@ -61,7 +61,7 @@ class PlanningTest(ServiceTest):
         job = self.submit(self.job({"train.steps": 1_000_000, "resources.nodes": 2, "layout.dp": 2}))
         self.wait_for_steps(job, 5)
         ranks = self.rank_pids()
-        large = [self.plan(self.job({"model.config": HUGE})) for _ in range(3)]
+        large = [self.plan(self.job({"model.config": HUGE, "train.seed": seed})) for seed in range(3)]
         self.wait_until_it_plans(2)
         begin = time.monotonic()
         coordinator.signal(signal.SIGTERM)
