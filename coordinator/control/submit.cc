@@ -202,6 +202,7 @@ void Explain(Control& control, const v1::ExplainRequest& request, std::function<
     const absl::StatusOr<v1::Job> job = TakePrograms(pipeline->control, id, &work);
     if (!job.ok()) return pipeline->done(job.status());
     *work.mutable_layout() = job->plan().layout();
+    work.set_job(job->spec().name());
     *work.mutable_listing() = *pipeline->listing;
     pipeline->Ask(std::move(list), 0,
                   [pipeline](Answer answer) { pipeline->done(std::move(answer)); });

@@ -1,6 +1,7 @@
 // A planner that makes each plan once: of jobs that differ in nothing that a plan depends on, the
 // first is planned, those that come meanwhile wait for it, and later ones get its answer again.
-// Planning is a pure function of spec and budget, so the answers are the same to the byte.
+// Planning is a pure function of spec and budget, so the answers are the same, but for the name of
+// the first job in the programs, which is shown to nobody (ListWork.job).
 //
 // What was refused is not kept: the text of a refusal names its job. Thread-safe.
 //

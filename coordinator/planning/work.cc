@@ -102,6 +102,7 @@ absl::StatusOr<std::vector<v1::Program>> Read(const Stored& stored) {
 
 absl::Status ListStored(const v1::ListWork& work, v1::PlannerAnswer* answer) {
   ASSIGN_OR_RETURN(std::vector<v1::Program> programs, Read(work.programs()));
+  for (v1::Program& program : programs) program.set_job(work.job());
   ASSIGN_OR_RETURN(*answer->mutable_explained(),
                    List(work.layout(), std::move(programs), work.listing()));
   return absl::OkStatus();

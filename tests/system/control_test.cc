@@ -268,6 +268,25 @@ TEST_F(ControlTest, ExplainPrintsTheStoredProgram) {
   EXPECT_EQ(response.programs_size(), 1);
 }
 
+TEST_F(ControlTest, JobsThatShareAPlanAreListedByTheirOwnNames) {
+  cluster_.StartWorker("w0", 1);
+  std::string sha256;
+  for (const std::string name : {"first", "second"}) {
+    const std::string id = cluster_.Submit(name, "steps=100000 step_ms=2");
+    const v1::Job job = cluster_.WaitFor(
+        id, [](const v1::Job& planned) { return planned.plan().program_sha256_size() > 0; });
+    EXPECT_THAT(sha256, testing::AnyOf("", job.plan().program_sha256(0)));
+    sha256 = job.plan().program_sha256(0);
+    v1::ExplainRequest request;
+    request.set_id(id);
+    v1::ExplainResponse response;
+    grpc::ClientContext context;
+    const grpc::Status status = cluster_.stub().Explain(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_THAT(response.text(), HasSubstr("program " + name + "  stage 0"));
+  }
+}
+
 // ---- starting and stopping --------------------------------------------------------------------
 
 TEST_F(ControlTest, SigtermEndsBothCleanlyAndRanksLiveOn) {
