@@ -60,9 +60,9 @@ class MomentsTest(TerraceTest):
         header = header_of(self.checkpoints(job)[-1] / "optimizer.safetensors")
         self.assertEqual(header["__metadata__"]["moment_block"], "256")
         matrix = "model.layers.0.mlp.down_proj.weight"
-        self.assertEqual((header[f"{matrix}.first_moment"]["dtype"], header[f"{matrix}.first_moment"]["shape"]), ("U8", [64, 128]))
+        self.assertEqual((header[f"{matrix}.adam_m"]["dtype"], header[f"{matrix}.adam_m"]["shape"]), ("U8", [64, 128]))
         self.assertEqual((header[f"{matrix}.adam_v_scales"]["dtype"], header[f"{matrix}.adam_v_scales"]["shape"]), ("F32", [32]))
-        self.assertEqual(header["model.norm.weight.second_moment"]["dtype"], "F32")
+        self.assertEqual(header["model.norm.weight.adam_v"]["dtype"], "F32")
 
     def test_a_checkpoint_in_another_format_is_converted_and_said(self):
         for before, after, words in (("int8", "f32", "in int8 blocks of 256 and were converted to f32"),

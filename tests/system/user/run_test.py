@@ -90,7 +90,7 @@ class RunTest(TerraceTest):
                 running = self.start("run", self.job({"train.steps": 100_000, "checkpoint.every_steps": 20}), "-o", "json")
                 running.wait_for(lambda event: event["event"] == "checkpoint")
                 victims = [pid for pid, command in processes(self.mark).items() if f"terrace-{daemon}" in command]
-                os.kill(victims[0], signal.SIGKILL)
+                os.kill(min(victims), signal.SIGKILL)  # the oldest: a coordinator has planner processes
                 result = running.wait()
                 self.assertEqual(result.code, FAILURE, str(result))
                 self.refused(result, f"the local {daemon} ended with status 137", ".log")
@@ -112,8 +112,8 @@ class RunTest(TerraceTest):
         job = self.job({"train.steps": 100_000, "checkpoint.every_steps": 20})
         running = self.run_command([programs / "terrace", "run", job, "-o", "json"])
         running.wait_for(lambda event: event["event"] == "checkpoint")
-        victims = [pid for pid in processes(self.mark)
-                   if os.readlink(f"/proc/{pid}/exe") == str((BIN / "terrace-coordinator").resolve())]
+        victims = [pid for pid, command in processes(self.mark).items()
+                   if " serve " in command and os.readlink(f"/proc/{pid}/exe") == str((BIN / "terrace-coordinator").resolve())]
         self.assertEqual(len(victims), 1)
         os.kill(victims[0], signal.SIGKILL)
         result = running.wait()
