@@ -20,18 +20,18 @@ struct Default {
   std::string_view value;
 };
 
-// Of FusedAdam and DeepSpeedCPUAdam.
+// FusedAdam and DeepSpeedCPUAdam have these.
 constexpr Default kAdam[] = {
     {"/optimizer/params/lr", "train.optimizer.lr", "1e-3"},
     {"/optimizer/params/betas", "train.optimizer.betas", "[0.9, 0.999]"},
     {"/optimizer/params/eps", "train.optimizer.epsilon", "1e-8"},
     {"/optimizer/params/weight_decay", "train.optimizer.weight_decay", "0"}};
-// Of FusedLion and DeepSpeedCPULion.
+// FusedLion and DeepSpeedCPULion have these.
 constexpr Default kLion[] = {
     {"/optimizer/params/lr", "train.optimizer.lr", "1e-3"},
     {"/optimizer/params/betas", "train.optimizer.betas", "[0.9, 0.99]"},
     {"/optimizer/params/weight_decay", "train.optimizer.weight_decay", "0"}};
-// Of torch.optim.SGD.
+// torch.optim.SGD has these.
 constexpr Default kSgd[] = {
     {"/optimizer/params/lr", "train.optimizer.lr", "1e-3"},
     {"/optimizer/params/weight_decay", "train.optimizer.weight_decay", "0"}};

@@ -106,7 +106,11 @@ bool IsAdam8Bit(std::string_view type) {
   return false;
 }
 
-// adam_w_mode, by which DeepSpeed's Adam decouples the decay unless told otherwise.
+bool IsAdam(std::string_view type) {
+  return type == "adam" || type == "fusedadam" || type == "deepspeedcpuadam";
+}
+
+// DeepSpeed's Adam decouples the decay unless adam_w_mode says otherwise; its AdamW always does.
 bool DecouplesDecay(const Json& config) {
   const Json mode = At(config, "/optimizer/params/adam_w_mode");
   return mode != false && mode != "false";
@@ -114,7 +118,7 @@ bool DecouplesDecay(const Json& config) {
 
 void OptimizerType(const DeepSpeedValue& m) {
   const std::string type = absl::AsciiStrToLower(m.setting.value.get<std::string>());
-  const bool is_adam = type == "adam" || type == "fusedadam" || type == "deepspeedcpuadam";
+  const bool is_adam = IsAdam(type);
   if (is_adam && !DecouplesDecay(m.config)) {
     Map(m, "train.optimizer.name", "adam", "decay is part of the gradient (adam_w_mode false)");
   } else if (is_adam || type == "adamw") {
@@ -196,8 +200,12 @@ void ErrorFeedback(const DeepSpeedValue& m) {
 void AdamWMode(const DeepSpeedValue& m) {
   const std::optional<bool> on = IsOn(m);
   if (!on) return;
+  const Json type = At(m.config, "/optimizer/type");
+  const bool is_adam = type.is_string() && IsAdam(TypeName(type));
   m.draft->Automatic(m.setting.path, m.setting.value.dump(),
-                     *on ? "as AdamW is" : "as train.optimizer.name adam is");
+                     *on       ? "as AdamW is"
+                     : is_adam ? "as train.optimizer.name adam is"
+                               : "without effect with this optimizer.type, whose decay is its own");
 }
 void Momentum(const DeepSpeedValue& m) {
   Map(m, "train.optimizer.momentum", m.setting.value.dump());

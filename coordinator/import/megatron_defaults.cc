@@ -22,7 +22,7 @@ constexpr Default kDefaults[] = {
     {"lr-decay-style", "train.schedule.name", "linear"},
     {"weight-decay", "train.optimizer.weight_decay", "0.01"},
 };
-// Of one optimizer or schedule alone.
+// These belong to one optimizer or one schedule.
 constexpr Default kAdam = {"adam-beta1", "train.optimizer.betas", "[0.9, 0.999]"};
 constexpr Default kSgd = {"sgd-momentum", "train.optimizer.momentum", "0.9"};
 constexpr Default kWsd = {"lr-wsd-decay-style", "train.schedule.decay", "exponential"};

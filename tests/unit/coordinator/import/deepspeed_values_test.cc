@@ -227,6 +227,14 @@ TEST(DeepSpeedValuesTest, WhatMakesAnotherOptimizerOrScheduleIsSaid) {
             Fate::kAbsent);
 }
 
+// DeepSpeed takes the key from both, and heeds it with Adam alone.
+TEST(DeepSpeedValuesTest, TheDecayOfAdamWIsDecoupledWhateverAdamWModeSays) {
+  const SpecDraft draft =
+      Import(R"({"optimizer":{"type":"AdamW","params":{"lr":1e-3,"adam_w_mode":false}}})");
+  EXPECT_EQ(draft.Get("train.optimizer.name"), "adamw");
+  EXPECT_THAT(Of(draft, "optimizer.params.adam_w_mode").note, HasSubstr("without effect"));
+}
+
 TEST(DeepSpeedValuesTest, LionAndSgdBringTheirOwnNumbers) {
   const SpecDraft lion = Import(R"({"optimizer":{"type":"Lion","params":{"lr":1e-4}}})");
   EXPECT_EQ(lion.Get("train.optimizer.name"), "lion");
