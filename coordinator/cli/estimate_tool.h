@@ -25,7 +25,7 @@ struct EstimateOptions {
   bool json = false;
 };
 
-// Of the rules in kernels/optimizer_rule.h.
+// The names of the rules in kernels/optimizer_rule.h.
 std::vector<std::string> OptimizerNames();
 
 // NOT_FOUND with the nearest presets when there is no such model.

@@ -74,7 +74,7 @@ int AddRopeTable(const ModelConfig& config, int64_t positions, Graph* graph) {
                      .lifetime = v1::PERSISTENT});
 }
 
-// Of train.schedule.name and train.schedule.decay.
+// Reads a word of train.schedule.name or train.schedule.decay.
 v1::StepRules::Schedule ScheduleOf(const std::string& name) {
   v1::StepRules::Schedule schedule = v1::StepRules::CONSTANT;
   v1::StepRules::Schedule_Parse(absl::AsciiStrToUpper(name), &schedule);

@@ -17,9 +17,6 @@ namespace {
 using kernels::Access;
 using kernels::SizeOf;
 
-constexpr v1::StateKind kMomentKinds[] = {v1::FIRST_MOMENT, v1::SECOND_MOMENT};
-constexpr v1::StateKind kScalesKinds[] = {v1::FIRST_MOMENT_SCALES, v1::SECOND_MOMENT_SCALES};
-
 class Emitter {
  public:
   Emitter(const EmitInput& input, v1::Program* program)

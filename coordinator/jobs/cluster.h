@@ -105,9 +105,9 @@ class Cluster {
     const v1::RankReport* report;  // valid until the next change of the cluster
   };
   std::vector<Report> Reports() const;
-  // What that worker reports; valid until the next change of the cluster.
+  // Returns what that worker reports; valid until the next change of the cluster.
   absl::Span<const v1::RankReport> RanksOn(std::string_view worker) const;
-  // Whether any worker reports a rank of the job.
+  // Says whether any worker reports a rank of the job.
   bool HasRanksOf(std::string_view job) const { return ranks_of_.contains(job); }
   // True when ranks of other jobs live on that worker.
   bool HasOthers(std::string_view worker, std::string_view job) const;

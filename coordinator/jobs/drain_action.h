@@ -24,7 +24,7 @@ struct DrainAction {
 // it would begin again.
 DrainAction DrainActionOf(const v1::Job& job, const v1::Drain& drain, int64_t unix_ms);
 
-// Of a drained worker: "draining" while jobs are there, then "drained".
+// Names the state of a drained worker: "draining" while jobs are there, then "drained".
 std::string_view DrainedStateName(bool has_jobs);
 
 // What a list of workers says of it.

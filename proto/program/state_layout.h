@@ -50,6 +50,9 @@ bool OwnsState(const v1::StateRange& range, const v1::Grid& grid, const Coordina
 // (FIRST_MOMENT_SCALES). Where columns are whole blocks they have as many rows of fewer columns,
 // else they are one row.
 std::vector<int64_t> ScalesShape(const std::vector<int64_t>& shape, int64_t block);
+// The kinds of a tensor's moments in their order, and of the scales of these.
+inline constexpr v1::StateKind kMomentKinds[] = {v1::FIRST_MOMENT, v1::SECOND_MOMENT};
+inline constexpr v1::StateKind kScalesKinds[] = {v1::FIRST_MOMENT_SCALES, v1::SECOND_MOMENT_SCALES};
 
 // The tensor as a matrix; where each rank has its own, all of them.
 int64_t RowsOf(const v1::StateRange& range);

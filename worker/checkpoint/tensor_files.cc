@@ -22,9 +22,6 @@ std::map<std::string, std::string> Metadata(const TensorFile& file) {
 
 constexpr int kMatrixDims = 2;  // at least
 
-constexpr v1::StateKind kMomentKinds[] = {v1::FIRST_MOMENT, v1::SECOND_MOMENT};
-constexpr v1::StateKind kScalesKinds[] = {v1::FIRST_MOMENT_SCALES, v1::SECOND_MOMENT_SCALES};
-
 TensorToWrite Announced(const v1::Initializer& initializer, std::string name,
                         kernels::DType dtype = kernels::DType::kF32) {
   return {std::move(name), dtype, {initializer.shape().begin(), initializer.shape().end()}};

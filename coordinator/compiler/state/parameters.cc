@@ -22,7 +22,7 @@ int64_t AlignUp(int64_t elements, int64_t alignment) {
   return (elements + alignment - 1) / alignment * alignment;
 }
 
-// Of buffers and of the views of parameters in them, by moment.
+// What buffers of moments are called, and the views of parameters in them.
 constexpr const char* kMomentNames[] = {"first_moment", "second_moment"};
 constexpr const char* kScalesNames[] = {"first_moment_scales", "second_moment_scales"};
 

@@ -23,8 +23,8 @@ namespace terrace::compiler {
 // One moment of a parameter or shard.
 struct MomentSlice {
   Slice numbers;
-  // Of numbers in int8 blocks, one for each `block` elements of the other slices; only the last
-  // block may be shorter. Absent where they are in no blocks.
+  // There is one for each `block` elements of the other slices where numbers are in int8 blocks;
+  // only the last block may be shorter. Absent where they are in no blocks.
   Slice scales = {};
 };
 

@@ -20,8 +20,6 @@ using kernels::Op;
 
 // Operands of kUpdate in kernels/op.h; moments and, of kUpdateInt8, their scales follow each other.
 constexpr int kParam = 1, kMoments = 2, kScales = 6;
-constexpr v1::StateKind kMomentKinds[] = {v1::FIRST_MOMENT, v1::SECOND_MOMENT};
-constexpr v1::StateKind kScalesKinds[] = {v1::FIRST_MOMENT_SCALES, v1::SECOND_MOMENT_SCALES};
 constexpr int kResidual = 3;  // of kEncodeBlocks
 
 int64_t ElementBytes(const v1::StateRange& range) {
