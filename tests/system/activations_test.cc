@@ -50,11 +50,11 @@ TEST(ActivationsTest, TheLossOfAStepIsExactAndThatOfATextFallsAsWithout) {
       data.train.set_steps(kSteps);
       v1::Layout layout = With("", 4);
       layout.set_precision(precision);
-      const JobResult exact = TrainLayout(data, layout, kSteps);
+      const JobResult exact = TrainLayout(data, layout, kSteps, kInTurns);
       EXPECT_LT(LastLoss(exact), 0.7 * exact.losses.front()) << family;
       for (const char* format : {"fp8", "int8"}) {
         layout.set_activation_format(format);
-        const JobResult rough = TrainLayout(data, layout, kSteps);
+        const JobResult rough = TrainLayout(data, layout, kSteps, kInTurns);
         EXPECT_GT(Count(rough, "encode_blocks"), 0);
         EXPECT_EQ(rough.losses.front(), exact.losses.front()) << family << " " << format;
         EXPECT_NE(rough.losses.back(), exact.losses.back()) << "nothing was encoded";
@@ -71,10 +71,10 @@ TEST(ActivationsTest, GradientsAreCloseToThoseOfWholeActivations) {
   for (const char* recompute : {"none", "selective", "block", "sqrt"}) {
     v1::Layout layout = With("", 4);
     layout.set_recompute(recompute);
-    const JobResult exact = TrainLayout(data, layout, 1);
+    const JobResult exact = TrainLayout(data, layout, 1, kInTurns);
     for (const auto& [format, bound] : {std::pair("fp8", 0.05), std::pair("int8", 0.02)}) {
       layout.set_activation_format(format);
-      const JobResult rough = TrainLayout(data, layout, 1);
+      const JobResult rough = TrainLayout(data, layout, 1, kInTurns);
       double difference = 0, size = 0;
       for (const auto& [name, values] : exact.gradients) {
         const std::vector<float>& others = rough.gradients.at(name);
@@ -95,11 +95,11 @@ TEST(ActivationsTest, HowAStepIsCutChangesNothing) {
   data.train.set_clip_grad_norm(0);
   for (const char* format : {"fp8", "int8"}) {
     const v1::Layout layout = With(format, 8);
-    const JobResult alone = TrainLayout(data, layout, kSteps);
+    const JobResult alone = TrainLayout(data, layout, kSteps, kInTurns);
     ExpectSame(TrainLayout(data, layout, kSteps, {.straight = true}), alone, "written out");
     v1::Layout shards = With(format, 4);
     shards.set_data_parallel(2);
-    const JobResult copies = TrainLayout(data, shards, kSteps);
+    const JobResult copies = TrainLayout(data, shards, kSteps, kInTurns);
     for (const uint32_t zero : {1, 2, 3}) {
       shards.set_zero_stage(zero);
       const JobResult shared = TrainLayout(data, shards, kSteps);
@@ -134,7 +134,7 @@ TEST(ActivationsTest, OtherWaysToSplitAStepGoWithThem) {
       const JobResult rough = TrainLayout(data, layout, 2);
       EXPECT_GT(Count(rough, "encode_blocks"), 0) << Describe(LayoutCase{"llama", layout});
       layout.set_activation_format("");
-      const JobResult exact = TrainLayout(data, layout, 2);
+      const JobResult exact = TrainLayout(data, layout, 2, kInTurns);
       EXPECT_EQ(rough.losses[0], exact.losses[0]) << Describe(LayoutCase{"llama", layout});
       EXPECT_NEAR(rough.losses[1], exact.losses[1], 1e-3 * exact.losses[1])
           << Describe(LayoutCase{"llama", layout});
@@ -153,7 +153,7 @@ TEST(ActivationsTest, CodesLeaveTheDeviceLikeActivations) {
                                  /*rows=*/4, /*length=*/256);
   for (const char* format : {"fp8", "int8"}) {
     v1::Layout layout = With(format, 2);
-    const JobResult resident = TrainLayout(data, layout, kSteps);
+    const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
     for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
       PutOn(tier, layout.mutable_offload()->mutable_activation());
       const JobResult moved = TrainLayout(data, layout, kSteps);

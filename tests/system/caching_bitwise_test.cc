@@ -66,7 +66,7 @@ const std::vector<std::string> kCaching = {"caching"}, kBoth = {"caching", "expa
 
 void ExpectSame(const JobData& data, const v1::Layout& layout, const std::string& what,
                 const std::vector<std::string>& allocators = kCaching) {
-  const JobResult planned = TrainLayout(data, layout, kSteps);
+  const JobResult planned = TrainLayout(data, layout, kSteps, kInTurns);
   for (const std::string& allocator : allocators) ExpectAs(planned, data, layout, allocator, what);
 }
 

@@ -31,10 +31,10 @@ TEST(CodedSumsTest, TheLossOfATextFallsAsWithNumbers) {
     JobData data = TextJob(family, /*rows=*/16);
     data.train.set_steps(kSteps);
     for (const uint32_t zero : {1, 2, 3}) {
-      const JobResult exact = TrainLayout(data, Sent("f32", zero), kSteps);
+      const JobResult exact = TrainLayout(data, Sent("f32", zero), kSteps, kInTurns);
       EXPECT_LT(LastLoss(exact), 0.7 * exact.losses.front()) << family;
       for (const char* format : {"fp8", "int8", "int4"}) {
-        const JobResult rough = TrainLayout(data, Sent(format, zero), kSteps);
+        const JobResult rough = TrainLayout(data, Sent(format, zero), kSteps, kInTurns);
         EXPECT_EQ(rough.losses.front(), exact.losses.front()) << "the first loss has no gradient";
         EXPECT_NE(rough.losses.back(), exact.losses.back()) << "nothing was encoded";
         const double near = std::string(format) == "int4" ? 0.05 : 0.01;
@@ -56,13 +56,13 @@ TEST(CodedSumsTest, TheLossOfATextFallsInTwoLevelsAsInOne) {
   for (const uint32_t zero : {1, 2, 3}) {
     v1::Layout layout = Sent("f32", zero, 2);
     layout.set_data_parallel(4);
-    const JobResult exact = TrainLayout(data, layout, kSteps);
+    const JobResult exact = TrainLayout(data, layout, kSteps, kInTurns);
     for (const char* format : {"fp8", "int8", "int4"}) {
       layout.set_reduce_format(format);
       layout.set_reduce_block(0);
-      const JobResult one = TrainLayout(data, layout, kSteps);
+      const JobResult one = TrainLayout(data, layout, kSteps, kInTurns);
       layout.set_reduce_block(2);
-      const JobResult two = TrainLayout(data, layout, kSteps);
+      const JobResult two = TrainLayout(data, layout, kSteps, kInTurns);
       EXPECT_EQ(two.losses.front(), exact.losses.front()) << "the first loss has no gradient";
       EXPECT_NE(two.losses.back(), one.losses.back()) << "nothing was encoded again";
       EXPECT_NEAR(LastLoss(two), LastLoss(exact), 0.02 * LastLoss(exact))
@@ -92,17 +92,19 @@ TEST(CodedSumsTest, WhatCodesLoseComesWithTheNextGradient) {
   data.train.mutable_optimizer()->set_lr(0);
   data.train.mutable_optimizer()->set_beta1(0.98);
   for (const uint32_t zero : {1, 2, 3}) {
+    v1::Layout numbers = Sent("f32", zero, 2);
+    numbers.set_data_parallel(4);
+    const Tensors exact = TrainLayout(data, numbers, kSteps, kInTurns).first_moment;
     for (const uint32_t block : {1, 2}) {
-      v1::Layout layout = Sent("f32", zero, 2);
-      layout.set_data_parallel(4);
-      const Tensors exact = TrainLayout(data, layout, kSteps).first_moment;
+      v1::Layout layout = numbers;
       layout.set_reduce_format("int4");
       layout.set_reduce_block(block);
-      const double lost = Distance(TrainLayout(data, layout, kSteps).first_moment, exact);
+      const double lost = Distance(TrainLayout(data, layout, kSteps, kInTurns).first_moment, exact);
       EXPECT_GT(lost, 0);
       for (const char* format : {"bf16", "f32"}) {
         layout.set_residual_format(format);
-        EXPECT_LT(Distance(TrainLayout(data, layout, kSteps).first_moment, exact), lost / 4)
+        EXPECT_LT(Distance(TrainLayout(data, layout, kSteps, kInTurns).first_moment, exact),
+                  lost / 4)
             << format << " zero " << zero << " block " << block;
       }
     }
@@ -115,11 +117,11 @@ TEST(CodedSumsTest, TheLossOfATextFallsWithResidualsToo) {
   data.train.set_steps(kSteps);
   v1::Layout layout = Sent("f32", 2, 2);
   layout.set_data_parallel(4);
-  const JobResult exact = TrainLayout(data, layout, kSteps);
+  const JobResult exact = TrainLayout(data, layout, kSteps, kInTurns);
   layout.set_reduce_format("int4");
   layout.set_reduce_block(2);
   layout.set_residual_format("bf16");
-  const JobResult kept = TrainLayout(data, layout, kSteps);
+  const JobResult kept = TrainLayout(data, layout, kSteps, kInTurns);
   EXPECT_NEAR(LastLoss(kept), LastLoss(exact), 0.02 * LastLoss(exact));
 }
 
@@ -196,7 +198,7 @@ TEST(CodedSumsTest, OtherWaysToSplitAStepGoWithThem) {
     layout.set_reduce_format(layout.gradient_format().empty() ? "f32" : "bf16");
     layout.set_reduce_block(0);
     layout.clear_residual_format();
-    const JobResult exact = TrainLayout(data, layout, 3);
+    const JobResult exact = TrainLayout(data, layout, 3, kInTurns);
     EXPECT_EQ(Count(exact, "sum_blocks"), 0) << what;
     for (const size_t step : {1, 2})
       EXPECT_NEAR(rough.losses[step], exact.losses[step], 0.005 * exact.losses[step]) << what;

@@ -30,10 +30,10 @@ TEST(GathersTest, TheLossOfATextFallsAsWithWhatPassesRead) {
   for (const char* family : {"gpt2", "llama"}) {
     JobData data = TextJob(family, /*rows=*/16);
     data.train.set_steps(kSteps);
-    const JobResult exact = TrainLayout(data, Shared(""), kSteps);
+    const JobResult exact = TrainLayout(data, Shared(""), kSteps, kInTurns);
     EXPECT_LT(LastLoss(exact), 0.7 * exact.losses.front()) << family;
     for (const char* format : {"fp8", "int8"}) {
-      const JobResult rough = TrainLayout(data, Shared(format), kSteps);
+      const JobResult rough = TrainLayout(data, Shared(format), kSteps, kInTurns);
       EXPECT_NE(rough.losses.front(), exact.losses.front()) << "nothing was encoded";
       EXPECT_NEAR(rough.losses.front(), exact.losses.front(), 5e-3 * exact.losses.front());
       // With 3 bits of fraction a loss differs by up to 1.1 % on some processors.
@@ -98,7 +98,7 @@ TEST(GathersTest, OtherWaysToSplitAStepGoWithThem) {
     const JobResult rough = TrainLayout(data, layout, 2);
     EXPECT_TRUE(Decodes(rough)) << Describe(LayoutCase{"qwen3", layout});
     layout.set_gather_format("");
-    const JobResult exact = TrainLayout(data, layout, 2);
+    const JobResult exact = TrainLayout(data, layout, 2, kInTurns);
     for (const size_t step : {0, 1})
       EXPECT_NEAR(rough.losses[step], exact.losses[step], 0.01 * exact.losses[step])
           << Describe(LayoutCase{"qwen3", layout});

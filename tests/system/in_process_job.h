@@ -56,8 +56,8 @@ struct RunOptions {
       trace_folder;       // empty, or where each rank writes "<rank>.json", all steps but the first
   bool straight = false;  // see CompileInput: all micro-batches are written out
   // All ranks take turns on the calling thread, in an order drawn from this seed (turns.h), and
-  // communicate in memory (meeting.h). Links are not slowed then, and nothing is traced; no tiers
-  // but the device, no caching allocator.
+  // communicate in memory (meeting.h). Links are not slowed then, nothing is traced, and no caching
+  // allocator gives out memory.
   std::optional<uint32_t> turns;
 };
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/system/in_process_turns.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
@@ -46,9 +49,8 @@ std::vector<std::unique_ptr<Communicator>> JoinGroups(const v1::Program& program
 }
 
 absl::Status CheckSupported(const v1::Program& program) {
-  if (program.arenas_size() == 1 && !UsesCaching(program)) return absl::OkStatus();
-  return absl::UnimplementedError(
-      "in turns only planned programs run that keep everything on the device; train on threads");
+  if (!UsesCaching(program)) return absl::OkStatus();
+  return absl::UnimplementedError("in turns only planned programs run; train on threads");
 }
 
 }  // namespace
@@ -71,9 +73,13 @@ class TurnsRank {
                                      {.threads = static_cast<int>(program_.threads()),
                                       .arenas = memory_.arenas(),
                                       .groups = groups_,
-                                      .rank = index_},
+                                      .rank = index_,
+                                      .nvme = memory_.nvme()},
                                      &clock_, /*fence=*/nullptr));
-    std::memset(memory_.arenas()[0], 0xff, program_.arenas(0).bytes());
+    for (const v1::Arena& arena : program_.arenas()) {
+      if (std::byte* bytes = memory_.arenas()[arena.id()]; bytes != nullptr)
+        std::memset(bytes, 0xff, arena.bytes());
+    }
     RETURN_IF_ERROR(FillInitialState(program_, memory_.regions(), 1));
     return LoadWeights(rank_, weights);
   }
@@ -137,8 +143,9 @@ absl::StatusOr<std::unique_ptr<TurnsJob>> TurnsJob::Create(const JobData& data,
     const v1::Program& program = programs[CoordinatesOf(programs[0].grid(), index).stage];
     RETURN_IF_ERROR(CheckSupported(program));
     // The caller's memory, not a rank's: no limits to hold it against.
-    ASSIGN_OR_RETURN(ProgramMemory memory,
-                     ProgramMemory::Reserve(program, MemoryOptions{.limits = {}}));
+    MemoryOptions options = {.name = absl::StrCat("turns-", ::getpid(), "-", index), .limits = {}};
+    options.nvme.add_paths(std::filesystem::temp_directory_path());
+    ASSIGN_OR_RETURN(ProgramMemory memory, ProgramMemory::Reserve(program, std::move(options)));
     job->ranks_.push_back(std::make_unique<TurnsRank>(data, program, index, std::move(memory)));
     RETURN_IF_ERROR(job->ranks_.back()->Prepare(data.weights, &job->meetings_));
   }

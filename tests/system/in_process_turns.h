@@ -1,7 +1,7 @@
 // Trains the programs of a job with all ranks on the calling thread.
 //
-// Memory is full of ones before anything is put into it: what a program reads and has not written
-// is not a number. Used only on the thread that created it.
+// Memory of the device and of the host is full of ones before anything is put into it: what a
+// program reads and has not written is not a number. Used only on the thread that created it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,8 +24,7 @@ class TurnsRank;
 // Between two steps others may have theirs, so that jobs can be compared step by step.
 class TurnsJob {
  public:
-  // Borrows the data and the programs. UNIMPLEMENTED for programs with other tiers than the device
-  // or the caching allocator.
+  // Borrows the data and the programs. UNIMPLEMENTED for programs with the caching allocator.
   static absl::StatusOr<std::unique_ptr<TurnsJob>> Create(const JobData& data,
                                                           const std::vector<v1::Program>& programs,
                                                           uint32_t seed);

@@ -67,6 +67,7 @@ class BitwiseTest : public testing::TestWithParam<std::tuple<const char*, const 
  protected:
   std::string family() const { return std::get<0>(GetParam()); }
   std::string precision() const { return std::get<1>(GetParam()); }
+  RunOptions threads() const { return ThreadsOfOneFamily(family()); }
 };
 
 std::vector<v1::Layout> WithEachRecompute(const v1::Layout& layout) {
@@ -86,18 +87,19 @@ std::vector<v1::Layout> WithEachRecompute(const v1::Layout& layout) {
 TEST_P(BitwiseTest, RecomputeChangesNothing) {
   const JobData data = DataOf(family());
   const v1::Layout layout = Precision(precision());
-  const JobResult none = TrainLayout(data, layout, kSteps);
+  const JobResult none = TrainLayout(data, layout, kSteps, kInTurns);
   for (const v1::Layout& other : WithEachRecompute(layout)) {
-    ExpectSame(TrainLayout(data, other, kSteps), none,
+    ExpectSame(TrainLayout(data, other, kSteps, threads()), none,
                other.recompute_layers().empty() ? other.recompute() : "a mix of layers");
   }
 }
 
 TEST_P(BitwiseTest, SchedulesThatKeepTheOrderOfMicroBatchesChangeNothing) {
   const JobData data = DataOf(family());
-  const JobResult first = TrainLayout(data, Pipeline("1f1b", precision()), kSteps);
+  const JobResult first = TrainLayout(data, Pipeline("1f1b", precision()), kSteps, kInTurns);
   for (const char* schedule : {"gpipe", "zb-h1", "breadth_first"}) {
-    ExpectSame(TrainLayout(data, Pipeline(schedule, precision()), kSteps), first, schedule);
+    ExpectSame(TrainLayout(data, Pipeline(schedule, precision()), kSteps, threads()), first,
+               schedule);
   }
 }
 
@@ -106,14 +108,15 @@ TEST_P(BitwiseTest, ALayerForAllMicroBatchesBeforeTheNextChangesNothing) {
   v1::Layout layout = Precision(precision());
   layout.set_micro_batches(4);
   layout.set_schedule("gpipe");
-  const JobResult gpipe = TrainLayout(data, layout, kSteps);
+  const JobResult gpipe = TrainLayout(data, layout, kSteps, kInTurns);
   layout.set_schedule("breadth_first");
   for (const uint32_t chunks : {1, 2, 4}) {
     layout.set_interleave(chunks);
-    ExpectSame(TrainLayout(data, layout, kSteps), gpipe, absl::StrCat(chunks, " chunks"));
+    ExpectSame(TrainLayout(data, layout, kSteps, threads()), gpipe,
+               absl::StrCat(chunks, " chunks"));
   }
   for (const v1::Layout& other : WithEachRecompute(layout)) {
-    ExpectSame(TrainLayout(data, other, kSteps), gpipe,
+    ExpectSame(TrainLayout(data, other, kSteps, threads()), gpipe,
                other.recompute_layers().empty() ? other.recompute() : "a mix of layers");
   }
 }
@@ -136,7 +139,7 @@ TEST(BitwiseTest, RecomputeChangesNothingWhereRanksShareEverything) {
     layout.set_context_parallel(2);
     layout.set_zero_stage(3);
     layout.set_micro_batches(2);
-    const JobResult none = TrainLayout(data, layout, kSteps);
+    const JobResult none = TrainLayout(data, layout, kSteps, kInTurns);
     for (const char* recompute : {"selective", "full"}) {
       v1::Layout other = layout;
       other.set_recompute(recompute);
@@ -150,7 +153,7 @@ TEST(BitwiseTest, RecomputeChangesNothingWhereWeightGradientsArePutOff) {
   for (const char* schedule : {"zb-h1", "zbv"}) {
     v1::Layout layout = Pipeline(schedule);
     layout.set_interleave(layout.schedule() == "zbv" ? 2 : 1);
-    const JobResult none = TrainLayout(data, layout, kSteps);
+    const JobResult none = TrainLayout(data, layout, kSteps, kInTurns);
     layout.set_recompute("full");
     ExpectSame(TrainLayout(data, layout, kSteps), none, schedule);
   }
@@ -162,7 +165,7 @@ TEST(BitwiseTest, StagesChangeNothing) {
   for (const char* precision : {"fp32", "bf16", "fp16"}) {
     v1::Layout one = Precision(precision);
     one.set_micro_batches(4);
-    const JobResult alone = TrainLayout(data, one, kSteps);
+    const JobResult alone = TrainLayout(data, one, kSteps, kInTurns);
     ExpectSame(TrainLayout(data, Pipeline("1f1b", precision), kSteps), alone, "1f1b");
     for (const char* schedule : {"interleaved", "zbv", "breadth_first"}) {
       v1::Layout chunks = Pipeline(schedule, precision);
@@ -176,7 +179,7 @@ TEST(BitwiseTest, StagesChangeNothing) {
 TEST(BitwiseTest, ZeroOnTwoRanksChangesNothing) {
   for (const char* family : {"gpt2", "llama"}) {
     const JobData data = DataOf(family, /*clip=*/0);
-    const JobResult none = TrainLayout(data, Zero(0), kSteps);
+    const JobResult none = TrainLayout(data, Zero(0), kSteps, kInTurns);
     for (uint32_t stage : {1, 2, 3}) {
       ExpectSame(TrainLayout(data, Zero(stage), kSteps), none,
                  absl::StrCat(family, " zero ", stage));
@@ -188,9 +191,9 @@ TEST(BitwiseTest, ZeroOnTwoRanksChangesNothing) {
 // where the weights are, and in nothing else.
 TEST(BitwiseTest, ZeroWithAccumulationChangesTheOrderOfSumsOnly) {
   const JobData data = DataOf("gpt2");
-  const JobResult none = TrainLayout(data, Zero(0, 4, 2), kSteps);
-  const JobResult one = TrainLayout(data, Zero(1, 4, 2), kSteps);
-  const JobResult two = TrainLayout(data, Zero(2, 4, 2), kSteps);
+  const JobResult none = TrainLayout(data, Zero(0, 4, 2), kSteps, kInTurns);
+  const JobResult one = TrainLayout(data, Zero(1, 4, 2), kSteps, kInTurns);
+  const JobResult two = TrainLayout(data, Zero(2, 4, 2), kSteps, kInTurns);
   ExpectClose(one, none, "zero 1");
   ExpectClose(two, none, "zero 2");
   ExpectSame(TrainLayout(data, Zero(3, 4, 2), kSteps), two, "zero 3");
@@ -209,7 +212,7 @@ v1::Layout Rounded(v1::Layout layout) {
 TEST(StochasticRoundingTest, WhoeverUpdatesAWeightRoundsItAlike) {
   for (const char* family : {"gpt2", "llama", "qwen3"}) {
     const JobData data = DataOf(family, /*clip=*/0);
-    const JobResult none = TrainLayout(data, Rounded(Zero(0)), kSteps);
+    const JobResult none = TrainLayout(data, Rounded(Zero(0)), kSteps, kInTurns);
     for (uint32_t stage : {1, 2, 3}) {
       ExpectSame(TrainLayout(data, Rounded(Zero(stage)), kSteps), none,
                  absl::StrCat(family, " zero ", stage));
@@ -218,7 +221,7 @@ TEST(StochasticRoundingTest, WhoeverUpdatesAWeightRoundsItAlike) {
   const JobData data = DataOf("llama", /*clip=*/0);
   v1::Layout one = Rounded(Precision("bf16"));
   one.set_micro_batches(4);
-  const JobResult alone = TrainLayout(data, one, kSteps);
+  const JobResult alone = TrainLayout(data, one, kSteps, kInTurns);
   ExpectSame(TrainLayout(data, Rounded(Pipeline("1f1b", "bf16")), kSteps), alone, "stages");
   one.set_recompute("full");
   ExpectSame(TrainLayout(data, one, kSteps), alone, "recompute");
@@ -237,7 +240,7 @@ TEST(StochasticRoundingTest, RanksThatHoldTheSameWeightsKeepThemTheSame) {
 
 TEST(StochasticRoundingTest, AnotherSeedRoundsOtherwise) {
   JobData data = DataOf("llama");
-  const JobResult first = TrainLayout(data, Rounded(Precision("bf16")), kSteps);
+  const JobResult first = TrainLayout(data, Rounded(Precision("bf16")), kSteps, kInTurns);
   ExpectSame(TrainLayout(data, Rounded(Precision("bf16")), kSteps), first, "the same seed");
   data.train.set_seed(data.train.seed() + 1);
   EXPECT_NE(TrainLayout(data, Rounded(Precision("bf16")), kSteps).weights, first.weights);

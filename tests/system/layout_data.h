@@ -34,6 +34,16 @@ inline JobData RandomJob(Model model, int64_t rows, int64_t length) {
   return data;
 }
 
+// Numbers are the same in turns and on threads, which take several times as long: references, and
+// jobs of many steps, train in turns.
+inline const RunOptions kInTurns = {.turns = 1};
+
+// What threads could do wrong has nothing to do with the family: llama's jobs train as ranks do,
+// those of other families in turns.
+inline RunOptions ThreadsOfOneFamily(const std::string& family) {
+  return family == "llama" ? RunOptions{} : kInTurns;
+}
+
 // Trains on one thread a rank; a failure of the test when that does not work.
 inline JobResult TrainLayout(const JobData& data, v1::Layout layout, int64_t steps,
                              const RunOptions& options = {}) {

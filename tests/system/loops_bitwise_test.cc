@@ -107,23 +107,27 @@ void ExpectSame(const JobResult& a, const JobResult& b) {
   EXPECT_EQ(a.weights, b.weights);
 }
 
-void ExpectLoops(const JobData& data, const v1::Layout& layout) {
-  const auto programs = CompileJob(data, layout);
-  ASSERT_TRUE(programs.ok()) << programs.status();
-  for (const v1::Program& program : *programs) EXPECT_TRUE(HasLoops(program)) << program.stage();
+// On threads.
+JobResult TrainLoops(const JobData& data, const v1::Layout& layout) {
+  JobResult result = TrainLayout(data, layout, kSteps);
+  EXPECT_FALSE(result.programs.empty());
+  for (const v1::Program& program : result.programs)
+    EXPECT_TRUE(HasLoops(program)) << program.stage();
+  return result;
 }
 
-TEST(LoopsBitwiseTest, ThreadsThatIterateChangeNothing) {
+const RunOptions kStraight = {.straight = true, .turns = 1};
+
+TEST(LoopsBitwiseTest, ThreadsThatIterateAndEveryOrderThatWaitsAllowChangeNothing) {
   const JobData data = Data();
   std::vector<Case> cases = OnTheDevice();
   for (Case& one : Offloaded()) cases.push_back(std::move(one));
   for (const Case& one : cases) {
     SCOPED_TRACE(one.name);
-    v1::Layout layout = one.layout;
-    layout.set_threads_per_rank(1);
-    ExpectLoops(data, layout);
-    ExpectSame(TrainLayout(data, layout, kSteps),
-               TrainLayout(data, layout, kSteps, {.straight = true}));
+    const JobResult straight = TrainLayout(data, one.layout, kSteps, kStraight);
+    ExpectSame(TrainLoops(data, one.layout), straight);
+    for (const uint32_t seed : {2, 3, 4})
+      ExpectSame(TrainLayout(data, one.layout, kSteps, {.turns = seed}), straight);
   }
 }
 
@@ -137,10 +141,9 @@ TEST(LoopsBitwiseTest, UpdatesAtOnceBehindALoopChangeNothing) {
   for (const Case& one : cases) {
     SCOPED_TRACE(one.name);
     data.train.set_clip_grad_norm(kNoNormReaches);
-    const JobResult at_end = TrainLayout(data, one.layout, kSteps, {.straight = true});
+    const JobResult at_end = TrainLayout(data, one.layout, kSteps, kStraight);
     data.train.set_clip_grad_norm(0);
-    ExpectLoops(data, one.layout);
-    ExpectSame(TrainLayout(data, one.layout, kSteps), at_end);
+    ExpectSame(TrainLoops(data, one.layout), at_end);
   }
 }
 
@@ -153,20 +156,7 @@ TEST(LoopsBitwiseTest, ActivationsThatLeaveTheDeviceChangeNothing) {
     layout.set_recompute("block");
     layout.mutable_offload()->mutable_activation()->set_device(1 - part);
     layout.mutable_offload()->mutable_activation()->set_host(part);
-    ExpectLoops(data, layout);
-    ExpectSame(TrainLayout(data, layout, kSteps),
-               TrainLayout(data, layout, kSteps, {.straight = true}));
-  }
-}
-
-TEST(LoopsBitwiseTest, EveryOrderThatWaitsAllowChangesNothing) {
-  const JobData data = Data();
-  for (const Case& one : OnTheDevice()) {
-    SCOPED_TRACE(one.name);
-    const JobResult straight = TrainLayout(data, one.layout, kSteps, {.straight = true});
-    for (const uint32_t seed : {1, 2, 3}) {
-      ExpectSame(TrainLayout(data, one.layout, kSteps, {.turns = seed}), straight);
-    }
+    ExpectSame(TrainLoops(data, layout), TrainLayout(data, layout, kSteps, kStraight));
   }
 }
 

@@ -24,10 +24,10 @@ TEST(MomentsTest, TheLossOfATextFallsAsWithF32) {
   for (const char* family : {"gpt2", "llama"}) {
     JobData data = TextJob(family, /*rows=*/16);
     data.train.set_steps(kSteps);
-    const JobResult exact = TrainLayout(data, With("f32", 8), kSteps);
+    const JobResult exact = TrainLayout(data, With("f32", 8), kSteps, kInTurns);
     EXPECT_LT(LastLoss(exact), 0.7 * exact.losses.front()) << family;
     for (const char* format : {"bf16", "int8"}) {
-      const JobResult rough = TrainLayout(data, With(format, 8), kSteps);
+      const JobResult rough = TrainLayout(data, With(format, 8), kSteps, kInTurns);
       EXPECT_NE(rough.losses.back(), exact.losses.back()) << "nothing was rounded";
       EXPECT_NEAR(LastLoss(rough), LastLoss(exact), 0.01 * LastLoss(exact))
           << family << " " << format;
@@ -45,10 +45,10 @@ TEST(MomentsTest, ShardsAreUpdatedLikeWholeMoments) {
     for (const char* format : {"f32", "bf16", "int8"}) {
       v1::Layout layout = With(format, 1);
       layout.set_data_parallel(2);
-      const JobResult whole = TrainLayout(data, layout, kSteps);
+      const JobResult whole = TrainLayout(data, layout, kSteps, kInTurns);
       for (const uint32_t zero : {1, 2, 3}) {
         layout.set_zero_stage(zero);
-        const JobResult shards = TrainLayout(data, layout, kSteps);
+        const JobResult shards = TrainLayout(data, layout, kSteps, ThreadsOfOneFamily(family));
         EXPECT_EQ(shards.losses, whole.losses) << family << " " << format << " zero " << zero;
         EXPECT_EQ(shards.weights, whole.weights) << family << " " << format << " zero " << zero;
         EXPECT_EQ(shards.first_moment, whole.first_moment)

@@ -71,13 +71,17 @@ std::vector<Tiers> AllTiers() {
   return all;
 }
 
-class OffloadBitwiseTest : public testing::TestWithParam<const char*> {};
+class OffloadBitwiseTest : public testing::TestWithParam<const char*> {
+ protected:
+  const RunOptions threads_ = ThreadsOfOneFamily(GetParam());
+};
 
 TEST_P(OffloadBitwiseTest, StatesOnAnyTierChangeNothing) {
   const JobData data = DataOf(GetParam());
-  const JobResult resident = TrainLayout(data, Resident(), kSteps);
+  const JobResult resident = TrainLayout(data, Resident(), kSteps, kInTurns);
   for (const Tiers& tiers : AllTiers()) {
-    ExpectSame(TrainLayout(data, With(Resident(), tiers), kSteps), resident, Describe(tiers));
+    ExpectSame(TrainLayout(data, With(Resident(), tiers), kSteps, threads_), resident,
+               Describe(tiers));
   }
 }
 
@@ -85,10 +89,11 @@ TEST_P(OffloadBitwiseTest, PrecisionAndRecomputeGoWithIt) {
   const JobData data = DataOf(GetParam());
   v1::Layout layout = Resident(1);
   layout.set_precision("bf16");
-  const JobResult resident = TrainLayout(data, layout, kSteps);
+  const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
   layout.set_recompute("block");
   const Tiers nvme = {v1::NVME, v1::NVME, v1::NVME};
-  ExpectSame(TrainLayout(data, With(layout, nvme), kSteps), resident, "bf16, block, nvme");
+  ExpectSame(TrainLayout(data, With(layout, nvme), kSteps, threads_), resident,
+             "bf16, block, nvme");
 }
 
 TEST_P(OffloadBitwiseTest, WeightsInBf16AreRoundedAlikeOnAnyTier) {
@@ -96,9 +101,9 @@ TEST_P(OffloadBitwiseTest, WeightsInBf16AreRoundedAlikeOnAnyTier) {
   v1::Layout layout = Resident();
   layout.set_precision("bf16");
   layout.set_stochastic_rounding(true);
-  const JobResult resident = TrainLayout(data, layout, kSteps);
+  const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
   for (const Tiers& tiers : AllTiers()) {
-    ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident, Describe(tiers));
+    ExpectSame(TrainLayout(data, With(layout, tiers), kSteps, threads_), resident, Describe(tiers));
   }
 }
 
@@ -107,9 +112,9 @@ TEST_P(OffloadBitwiseTest, GradientsInBf16AreAddedAlikeOnAnyTier) {
   v1::Layout layout = Resident();
   layout.set_precision("bf16");
   layout.set_gradient_format("bf16");
-  const JobResult resident = TrainLayout(data, layout, kSteps);
+  const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
   for (const Tiers& tiers : AllTiers()) {
-    ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident, Describe(tiers));
+    ExpectSame(TrainLayout(data, With(layout, tiers), kSteps, threads_), resident, Describe(tiers));
   }
 }
 
@@ -120,11 +125,11 @@ TEST_P(OffloadBitwiseTest, RoundedWeightsChangeNothing) {
     v1::Layout layout = Resident();
     layout.set_precision(precision);
     layout.set_parameter_format("f32");
-    const JobResult in_f32 = TrainLayout(data, layout, kSteps);
+    const JobResult in_f32 = TrainLayout(data, layout, kSteps, kInTurns);
     layout.set_parameter_format(precision == std::string("bf16") ? "bf16" : "f16");
-    ExpectSame(TrainLayout(data, layout, kSteps), in_f32, precision);
+    ExpectSame(TrainLayout(data, layout, kSteps, threads_), in_f32, precision);
     for (const Tiers& tiers : AllTiers()) {
-      ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), in_f32,
+      ExpectSame(TrainLayout(data, With(layout, tiers), kSteps, threads_), in_f32,
                  absl::StrCat(precision, " ", Describe(tiers)));
     }
   }
@@ -136,9 +141,9 @@ TEST_P(OffloadBitwiseTest, MomentsInFewerBitsAreTheSameOnAnyTier) {
   for (const char* format : {"bf16", "int8"}) {
     v1::Layout layout = Resident();
     layout.set_moments_format(format);
-    const JobResult resident = TrainLayout(data, layout, kSteps);
+    const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
     for (const Tiers& tiers : AllTiers()) {
-      const JobResult away = TrainLayout(data, With(layout, tiers), kSteps);
+      const JobResult away = TrainLayout(data, With(layout, tiers), kSteps, threads_);
       ExpectSame(away, resident, absl::StrCat(format, " ", Describe(tiers)));
       EXPECT_EQ(away.first_moment, resident.first_moment);
       EXPECT_EQ(away.second_moment, resident.second_moment);
@@ -157,7 +162,7 @@ TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepThemOnAnyTier) {
     for (const bool stochastic : {false, true}) {
       layout.set_precision(stochastic ? "bf16" : "fp32");
       layout.set_stochastic_rounding(stochastic);
-      const JobResult resident = TrainLayout(data, layout, kSteps);
+      const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
       for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
         const Tiers tiers = {zero == 3 ? tier : v1::DEVICE, tier, tier};
         ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident,
@@ -175,7 +180,7 @@ TEST(OffloadBitwiseTest, RanksThatShareTheStatesRoundWeightsOnAnyTier) {
     layout.set_zero_stage(zero);
     layout.set_precision("bf16");
     layout.set_parameter_format("f32");
-    const JobResult in_f32 = TrainLayout(data, layout, kSteps);
+    const JobResult in_f32 = TrainLayout(data, layout, kSteps, kInTurns);
     layout.set_parameter_format("bf16");
     for (const v1::Tier parameter : {v1::DEVICE, v1::HOST, v1::NVME}) {
       for (const v1::Tier optimizer : {v1::DEVICE, v1::HOST, v1::NVME}) {
@@ -197,7 +202,7 @@ TEST(OffloadBitwiseTest, RanksThatShareTheStatesKeepMomentsInFewerBitsOnAnyTier)
       layout.set_zero_stage(zero);
       layout.set_precision("bf16");
       layout.set_moments_format(format);
-      const JobResult resident = TrainLayout(data, layout, kSteps);
+      const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
       for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
         const Tiers tiers = {zero == 3 ? tier : v1::DEVICE, tier, tier};
         ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident,
@@ -218,7 +223,7 @@ TEST(OffloadBitwiseTest, RoundedWeightsMayLeaveWhereTheirMastersStay) {
       layout.set_data_parallel(zero > 0 ? 2 : 1);
       layout.set_zero_stage(zero);
       layout.set_parameter_format("bf16");
-      const JobResult resident = TrainLayout(data, layout, kSteps);
+      const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
       for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
         v1::Layout away = layout;
         v1::TierShares* optimizer = away.mutable_offload()->mutable_optimizer();
@@ -247,7 +252,7 @@ TEST(OffloadBitwiseTest, RoundedWeightsGoWithUpdatesAtOnceAndRuns) {
       layout.set_schedule("breadth_first");
       layout.set_interleave(3);
       layout.set_parameter_format("f32");
-      const JobResult in_f32 = TrainLayout(data, layout, kSteps);
+      const JobResult in_f32 = TrainLayout(data, layout, kSteps, kInTurns);
       layout.set_parameter_format("bf16");
       for (const v1::Tier tier : {v1::DEVICE, v1::HOST, v1::NVME}) {
         const Tiers tiers = {tier, tier, tier, tier};
@@ -266,7 +271,7 @@ TEST(OffloadBitwiseTest, OtherWaysToSplitAStepGoWithIt) {
   layouts[1].set_tensor_parallel(2);
   layouts[2].set_context_parallel(2);
   for (const v1::Layout& layout : layouts) {
-    const JobResult resident = TrainLayout(data, layout, kSteps);
+    const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
     const Tiers tiers = {v1::NVME, v1::HOST, v1::NVME};
     ExpectSame(TrainLayout(data, With(layout, tiers), kSteps), resident, Describe(tiers));
   }
@@ -281,7 +286,7 @@ TEST(OffloadBitwiseTest, ActivationsLeaveAndComeBack) {
   v1::Layout layout = Resident();
   for (const char* recompute : {"none", "block"}) {
     layout.set_recompute(recompute);
-    const JobResult resident = TrainLayout(data, layout, kSteps);
+    const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
     for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
       const JobResult moved = TrainLayout(data, With(layout, {.activation = tier}), kSteps);
       ExpectSame(moved, resident, recompute);
@@ -294,7 +299,7 @@ TEST(OffloadBitwiseTest, ActivationsLeaveAndComeBack) {
 TEST(OffloadBitwiseTest, SharesOfAClassLieOnSeveralTiers) {
   const JobData data = DataOf("gpt2");
   v1::Layout layout = Resident();
-  const JobResult resident = TrainLayout(data, layout, kSteps);
+  const JobResult resident = TrainLayout(data, layout, kSteps, kInTurns);
   for (v1::TierShares* shares : {layout.mutable_offload()->mutable_optimizer(),
                                  layout.mutable_offload()->mutable_parameter(),
                                  layout.mutable_offload()->mutable_gradient()}) {
@@ -342,7 +347,7 @@ class TilesTest : public testing::TestWithParam<const char*> {
 
 TEST_P(TilesTest, AreEqualAmongTiersAndCloseToWholeMatrices) {
   const JobData data = Data();
-  const JobResult resident = TrainLayout(data, Resident(), kSteps);
+  const JobResult resident = TrainLayout(data, Resident(), kSteps, kInTurns);
   const v1::Layout layout = Tiled(Resident());
   const JobResult host = TrainLayout(data, With(layout, {v1::HOST, v1::HOST, v1::HOST}), kSteps);
   ExpectClose(host, resident, "host");
@@ -359,7 +364,7 @@ TEST_P(TilesTest, AreGatheredOneByOneFromShards) {
   v1::Layout layout = Resident();
   layout.set_data_parallel(2);
   layout.set_zero_stage(3);
-  const JobResult whole = TrainLayout(data, layout, kSteps);
+  const JobResult whole = TrainLayout(data, layout, kSteps, kInTurns);
   layout = Tiled(layout);
   const JobResult tiled = TrainLayout(data, layout, kSteps);
   ExpectClose(tiled, whole, "zero 3");

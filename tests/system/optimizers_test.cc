@@ -67,7 +67,8 @@ TEST_P(RuleTest, TwentyStepsFollowTheReference) {
       v1::Layout layout =
           WithRule(LayoutOf({.ranks = ranks, .micro_batch = 2 / ranks}), GetParam());
       layout.set_zero_stage(ranks - 1);
-      const JobResult result = TrainLayout(*golden, layout, static_cast<int64_t>(expected.size()));
+      const JobResult result =
+          TrainLayout(*golden, layout, static_cast<int64_t>(expected.size()), kInTurns);
       ASSERT_EQ(result.losses.size(), expected.size());
       for (size_t i = 0; i < expected.size(); ++i)
         EXPECT_NEAR(result.losses[i], expected[i], 1e-5 * expected[i])
@@ -95,7 +96,7 @@ TEST_P(RuleTest, ShardsAreUpdatedLikeWholeWeights) {
     layout.set_micro_batches(1);
     layout.set_moments_format(format);
     layout.set_data_parallel(2);
-    const JobResult whole = TrainLayout(data, layout, kSteps);
+    const JobResult whole = TrainLayout(data, layout, kSteps, kInTurns);
     for (const uint32_t zero : {1, 2, 3}) {
       layout.set_zero_stage(zero);
       ExpectSame(TrainLayout(data, layout, kSteps), whole, absl::StrCat(format, " zero ", zero));

@@ -71,20 +71,21 @@ std::set<std::string> TextsIn(const JobResult& result, v1::MatmulPrecision preci
 class PrecisionLayersTest : public testing::TestWithParam<const char*> {
  protected:
   const JobData data_ = DataOf(GetParam());
+  const RunOptions threads_ = ThreadsOfOneFamily(GetParam());
 };
 
 TEST_P(PrecisionLayersTest, AllLayersInAnotherPrecisionAreAJobInThat) {
   for (const uint32_t zero : {0, 1, 3}) {
-    const JobResult bf16 = TrainLayout(data_, LayoutIn("bf16", zero), kSteps);
-    const JobResult fp8 = TrainLayout(data_, LayoutIn("fp8", zero), kSteps);
+    const JobResult bf16 = TrainLayout(data_, LayoutIn("bf16", zero), kSteps, threads_);
+    const JobResult fp8 = TrainLayout(data_, LayoutIn("fp8", zero), kSteps, threads_);
     EXPECT_NE(bf16.losses, fp8.losses);
     // The head is in bf16 in both.
     v1::Layout layout = LayoutIn("bf16", zero);
     SetLayers("fp8", "fp8", 0, kLayers, &layout);
-    ExpectSame(TrainLayout(data_, layout, kSteps), fp8, "layers in fp8");
+    ExpectSame(TrainLayout(data_, layout, kSteps, threads_), fp8, "layers in fp8");
     layout = LayoutIn("fp8", zero);
     SetLayers("bf16", "bf16", 0, kLayers, &layout);
-    ExpectSame(TrainLayout(data_, layout, kSteps), bf16, "layers in bf16");
+    ExpectSame(TrainLayout(data_, layout, kSteps, threads_), bf16, "layers in bf16");
   }
 }
 
@@ -95,12 +96,12 @@ TEST_P(PrecisionLayersTest, AMixtureHasItsBitsInEveryLayout) {
     layout.set_head_precision("fp32");
     return layout;
   };
-  const JobResult one = TrainLayout(data_, mixed(0), kSteps);
-  EXPECT_NE(one.losses, TrainLayout(data_, LayoutIn("bf16"), kSteps).losses);
+  const JobResult one = TrainLayout(data_, mixed(0), kSteps, threads_);
+  EXPECT_NE(one.losses, TrainLayout(data_, LayoutIn("bf16"), kSteps, threads_).losses);
   for (const char* recompute : {"selective", "block", "full"}) {
     v1::Layout layout = mixed(0);
     layout.set_recompute(recompute);
-    ExpectSame(TrainLayout(data_, layout, kSteps), one, recompute);
+    ExpectSame(TrainLayout(data_, layout, kSteps, threads_), one, recompute);
   }
   for (const v1::Tier tier : {v1::HOST, v1::NVME}) {
     v1::Layout away = mixed(0);
@@ -109,23 +110,25 @@ TEST_P(PrecisionLayersTest, AMixtureHasItsBitsInEveryLayout) {
     PutOn(tier, away.mutable_offload()->mutable_optimizer());
     for (const char* format : {"f32", "bf16"}) {
       away.set_parameter_format(format);
-      ExpectSame(TrainLayout(data_, away, kSteps), one, v1::Tier_Name(tier) + " " + format);
+      ExpectSame(TrainLayout(data_, away, kSteps, threads_), one,
+                 v1::Tier_Name(tier) + " " + format);
     }
   }
-  ExpectSame(TrainLayout(data_, mixed(3), kSteps), TrainLayout(data_, mixed(2), kSteps), "zero 3");
+  ExpectSame(TrainLayout(data_, mixed(3), kSteps, threads_),
+             TrainLayout(data_, mixed(2), kSteps, threads_), "zero 3");
   // A tied table is summed over the stages in another order.
   if (data_.model.config.tied_embeddings) return;
   v1::Layout stages = mixed(0);
   stages.set_pipeline_parallel(2);
-  ExpectSame(TrainLayout(data_, stages, kSteps), one, "two stages");
+  ExpectSame(TrainLayout(data_, stages, kSteps, threads_), one, "two stages");
 }
 
 // A row of a table that is rounded when it is read is what a rounded table has there.
 TEST_P(PrecisionLayersTest, AnEmbeddingInFp32ChangesNoBit) {
   v1::Layout layout = LayoutIn("bf16", 1);
-  const JobResult usual = TrainLayout(data_, layout, kSteps);
+  const JobResult usual = TrainLayout(data_, layout, kSteps, threads_);
   layout.set_embedding_precision("fp32");
-  ExpectSame(TrainLayout(data_, layout, kSteps), usual, "embedding");
+  ExpectSame(TrainLayout(data_, layout, kSteps, threads_), usual, "embedding");
 }
 
 TEST_P(PrecisionLayersTest, ProductsSayTheirPrecision) {
@@ -151,11 +154,11 @@ TEST(PrecisionOfATextTest, TheLossOfATextFallsAsIn16Bits) {
   constexpr int64_t kLong = 80;
   JobData data = TextJob("llama", /*rows=*/16, kLayers);
   data.train.set_steps(kLong);
-  const JobResult exact = TrainLayout(data, LayoutIn("bf16"), kLong);
+  const JobResult exact = TrainLayout(data, LayoutIn("bf16"), kLong, kInTurns);
   v1::Layout layout = LayoutIn("fp8");
   SetLayers("bf16", "bf16", 0, 1, &layout);
   SetLayers("bf16", "bf16", kLayers - 1, kLayers, &layout);
-  const JobResult mixed = TrainLayout(data, layout, kLong);
+  const JobResult mixed = TrainLayout(data, layout, kLong, kInTurns);
   EXPECT_LT(LastLoss(mixed), 0.7 * mixed.losses.front());
   EXPECT_NEAR(LastLoss(mixed), LastLoss(exact), 0.02 * LastLoss(exact));
 }

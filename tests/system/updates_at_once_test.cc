@@ -36,10 +36,11 @@ void ExpectAlike(JobData data, const v1::Layout& layout) {
   const LayoutCase described = {.family = "", .layout = layout};
   const std::string what = Describe(described);
   data.train.set_clip_grad_norm(kNoNormReaches);
-  const JobResult at_end = TrainLayout(data, layout, kSteps);
+  const JobResult at_end = TrainLayout(data, layout, kSteps, kInTurns);
   data.train.set_clip_grad_norm(0);
   ASSERT_TRUE(UpdatesAtOnce(layout, data.train.clip_grad_norm())) << what;
-  const JobResult at_once = TrainLayout(data, layout, kSteps);
+  const JobResult at_once =
+      TrainLayout(data, layout, kSteps, ThreadsOfOneFamily(data.model.config.family));
   ASSERT_EQ(at_once.losses.size(), static_cast<size_t>(kSteps)) << what;
   EXPECT_EQ(at_once.losses, at_end.losses) << what;
   EXPECT_EQ(at_once.grad_norms, at_end.grad_norms) << what;

@@ -86,8 +86,9 @@ class UpdatesNotFiniteTest : public testing::TestWithParam<const char*> {
   void ExpectOneIsLeftOut(const v1::Layout& layout) const {
     const std::string what = Describe(LayoutCase{GetParam(), layout});
     ASSERT_TRUE(UpdatesAtOnce(layout, 0)) << what;
-    const JobResult finite = TrainLayout(finite_, layout, 1);
-    const JobResult broken = TrainLayout(broken_, layout, 1);
+    const JobResult finite =
+        TrainLayout(finite_, layout, 1, HasTurns(layout) ? kInTurns : RunOptions{});
+    const JobResult broken = TrainLayout(broken_, layout, 1, Threads(layout));
     ASSERT_EQ(broken.losses.size(), 1u) << what;
     EXPECT_EQ(broken.losses, finite.losses) << what;
     EXPECT_TRUE(std::isfinite(finite.grad_norms[0])) << what;
@@ -123,7 +124,7 @@ class UpdatesNotFiniteTest : public testing::TestWithParam<const char*> {
   void ExpectItGoesOn(const v1::Layout& layout) const {
     constexpr int64_t kSteps = 4;
     const std::string what = Describe(LayoutCase{GetParam(), layout});
-    const JobResult broken = TrainLayout(broken_, layout, kSteps);
+    const JobResult broken = TrainLayout(broken_, layout, kSteps, Threads(layout));
     ASSERT_EQ(broken.losses.size(), static_cast<size_t>(kSteps)) << what;
     for (const double loss : broken.losses) EXPECT_TRUE(std::isfinite(loss)) << what;
     EXPECT_NE(broken.losses.back(), broken.losses.front()) << what;
@@ -131,6 +132,11 @@ class UpdatesNotFiniteTest : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(std::all_of(up.begin(), up.begin() + kBrokenRows * kHidden, [](float value) {
       return value == 0;
     })) << what;
+  }
+
+  static bool HasTurns(const v1::Layout& layout) { return layout.allocator().empty(); }
+  static RunOptions Threads(const v1::Layout& layout) {
+    return HasTurns(layout) ? ThreadsOfOneFamily(GetParam()) : RunOptions{};
   }
 
   void Expect(const v1::Layout& layout) const {
