@@ -141,6 +141,8 @@ void Reconciler::TakeProgress(Entry& entry, const std::vector<RankView>& ranks) 
     progress.set_checkpoint_step(known.checkpoint_step());
     progress.set_checkpoint(known.checkpoint());
   }
+  // Nor a step: until it ends one it stands where the checkpoint is.
+  if (progress.step() == 0) progress.set_step(progress.checkpoint_step());
   const bool told_when = progress.checkpoint_unix_ms() > 0;
   if (!told_when && progress.checkpoint_step() == known.checkpoint_step())
     progress.set_checkpoint_unix_ms(known.checkpoint_unix_ms());

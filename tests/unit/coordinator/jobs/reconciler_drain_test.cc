@@ -82,6 +82,24 @@ TEST_F(DrainTest, AJobMovesToAnotherWorkerAfterACheckpointAndNoRestartIsCountedA
   EXPECT_EQ(StateOf("w0"), "drained");
 }
 
+// Its ranks have not done a step of their own yet.
+TEST_F(DrainTest, AJobThatMovesWhileItStartsStandsAtItsCheckpoint) {
+  AddWorker("w0", 1);
+  const std::string job = RunningJob(Spec("a"));
+  AddWorker("w1", 1);
+  TellCheckpoint("w0", job, 7);
+  Settle();
+  ASSERT_TRUE(Drain("w0").ok());
+  ASSERT_EQ(JobNow(job).state(), v1::STARTING);
+  ASSERT_EQ(WorkerOf(job), "w1");
+  Pass(1000);
+  EXPECT_EQ(JobNow(job).progress().step(), 7);
+  ASSERT_TRUE(Drain("w1").ok());
+  EXPECT_EQ(JobNow(job).state(), v1::RECOVERING);
+  EXPECT_EQ(JobNow(job).progress().step(), 7);
+  EXPECT_EQ(JobNow(job).progress().checkpoint_step(), 7);
+}
+
 TEST_F(DrainTest, AJobSaysThatItMovesWhileItWritesItsCheckpoint) {
   FakeWorker& w0 = AddWorker("w0", 1);
   const std::string job = RunningJob(Spec("a"));
