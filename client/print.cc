@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
 #include "base/strings.h"
+#include "base/text/duration.h"
 #include "base/utf8.h"
 
 namespace terrace {
@@ -224,6 +225,16 @@ std::string EventText(const v1::JobEvent& event, int64_t steps) {
   return "";
 }
 
+std::string LeftText(const v1::Job& job) {
+  return job.remaining_seconds() > 0 ? FormatDuration(job.remaining_seconds()) : "";
+}
+
+std::string TimeLimitText(const v1::Job& job) {
+  const int64_t limit = job.spec().time_limit_seconds();
+  if (limit == 0) return "";
+  return absl::StrCat(SpanText(limit), ", ", FormatDuration(job.held_seconds()), " used");
+}
+
 int ExitCodeOfJob(const v1::Job& job) {
   if (job.state() == v1::SUCCEEDED) return ToInt(ExitCode::kOk);
   if (job.state() == v1::CANCELLED) return ToInt(ExitCode::kCancelled);
@@ -235,6 +246,7 @@ int ExitCodeOfJob(const v1::Job& job) {
     case v1::REASON_DOES_NOT_FIT:
     case v1::REASON_CHECKPOINT_ERROR:
     case v1::REASON_OUT_OF_MEMORY:
+    case v1::REASON_TIME_LIMIT:
       return ToInt(ExitCode::kResources);
     default:
       return ToInt(ExitCode::kFailure);

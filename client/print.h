@@ -56,6 +56,12 @@ std::string EventLine(const v1::JobEvent& event);
 // The same for people; empty for events that are not worth a line.
 std::string EventText(const v1::JobEvent& event, int64_t steps);
 
+// "58 m 00 s": what the steps that are left take, by the last step or the plan; empty: nothing is
+// left, or known.
+std::string LeftText(const v1::Job& job);
+// "2h30m, 1 h 12 m used": empty: it has none.
+std::string TimeLimitText(const v1::Job& job);
+
 // The exit code that a job's final state means.
 int ExitCodeOfJob(const v1::Job& job);
 

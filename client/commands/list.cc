@@ -8,12 +8,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/text/duration.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
 #include "client/table.h"
 
 namespace terrace {
+namespace {
+
+std::string OrDash(std::string text) { return text.empty() ? "-" : std::move(text); }
+
+}  // namespace
 
 int ListCommand(const GlobalOptions& global, const ListOptions& options) {
   const auto connection = Connection::Open(global);
@@ -29,7 +35,11 @@ int ListCommand(const GlobalOptions& global, const ListOptions& options) {
   const bool owned =
       std::any_of(all.begin(), all.end(), [](const v1::Job& job) { return !job.owner().empty(); });
   std::vector<std::string> headers = {"JOB",      "STATE", "REASON",   "STEP", "LOSS",
-                                      "TOKENS/S", "RANKS", "RESTARTS", "AGE"};
+                                      "TOKENS/S", "RANKS", "RESTARTS", "AGE",  "LEFT"};
+  const bool limited = std::any_of(all.begin(), all.end(), [](const v1::Job& job) {
+    return job.spec().time_limit_seconds() > 0;
+  });
+  if (limited) headers.emplace_back("LIMIT");
   if (owned) headers.emplace_back("OWNER");
   Table table(headers);
   for (const v1::Job& job : jobs->jobs()) {
@@ -43,8 +53,13 @@ int ListCommand(const GlobalOptions& global, const ListOptions& options) {
         HasStepped(progress) ? FormatCount(progress.tokens_per_second()) : "-",
         absl::StrCat(job.plan().layout().ranks()),
         absl::StrCat(job.restarts()),
-        FormatAge(job.submitted_unix_ms(), now_ms)};
-    if (owned) cells.push_back(job.owner().empty() ? "-" : job.owner());
+        FormatAge(job.submitted_unix_ms(), now_ms),
+        OrDash(LeftText(job))};
+    if (limited) {
+      const int64_t limit = job.spec().time_limit_seconds();
+      cells.push_back(limit > 0 ? SpanText(limit) : "-");
+    }
+    if (owned) cells.push_back(OrDash(job.owner()));
     table.Add(std::move(cells));
   }
   std::fputs(table.ToString().c_str(), stdout);

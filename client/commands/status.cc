@@ -132,6 +132,8 @@ void PrintStatus(const v1::Job& job) {
                          progress.step_seconds() > planned ? "longer" : "less"));
   }
   Line("time", SpentText(job));
+  Line("left", LeftText(job));
+  Line("time limit", TimeLimitText(job));
   Line("restarts", absl::StrCat(job.restarts()));
   constexpr int kShown = 4;
   for (int i = std::max(0, job.last_restarts_size() - kShown); i < job.last_restarts_size(); ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
+#include "base/text/duration.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
@@ -21,6 +22,14 @@ int SubmitCommand(const GlobalOptions& global, const SubmitOptions& options) {
   } else {
     for (const std::string& remark : job->plan().remarks())
       std::printf("note: %s\n", remark.c_str());
+    const double planned = job->plan().time().total_seconds();
+    const auto limit = static_cast<double>(job->spec().time_limit_seconds());
+    if (limit > 0 && planned > limit) {
+      std::printf(
+          "note: its steps are planned to take %s, and its time limit is %s: it writes a "
+          "checkpoint then and ends\n",
+          FormatDuration(planned).c_str(), SpanText(job->spec().time_limit_seconds()).c_str());
+    }
     std::printf("submitted %s\n%s: %s\nwatch it with: terrace watch %s\n", job->id().c_str(),
                 std::string(StateName(job->state())).c_str(),
                 job->message().empty() ? "accepted" : job->message().c_str(), job->id().c_str());

@@ -27,6 +27,7 @@
 #include "coordinator/cli/offline.h"
 #include "coordinator/cli/plan_files.h"
 #include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/queue_flags.h"
 #include "coordinator/cli/what_if.h"
 #include "coordinator/hardware/cluster_file_keys.h"
 #include "coordinator/model/presets.h"
@@ -188,6 +189,7 @@ void AddServe(CLI::App& app, ServeOptions& serve) {
          "--plan-memory", serve.plan_memory_bytes,
          "that one plan may take (8GiB); a quarter of what this machine or control group has")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  AddQueueFlags(app, serve.queue);
 }
 
 void AddSpec(CLI::App& app, Options& options) {

@@ -36,8 +36,11 @@ absl::StatusOr<PlannedJob> PlannedOf(absl::StatusOr<v1::PlannerAnswer> answer) {
 }
 
 Control::Control(const Reconciler::Timing& timing, Store& store, const Clock& clock,
-                 Planner& planner)
-    : clock_(clock), store_(store), planner_(planner), reconciler_(timing, store, clock, *this) {}
+                 Planner& planner, const QueueOptions& queue)
+    : clock_(clock),
+      store_(store),
+      planner_(planner),
+      reconciler_(timing, store, clock, *this, queue) {}
 
 Control::~Control() { Stop(); }
 

@@ -46,7 +46,8 @@ class WorkerConnection {
 class Control final : public ControlPorts {
  public:
   // All are borrowed and must outlive the Control.
-  Control(const Reconciler::Timing& timing, Store& store, const Clock& clock, Planner& planner);
+  Control(const Reconciler::Timing& timing, Store& store, const Clock& clock, Planner& planner,
+          const QueueOptions& queue = {});
   ~Control() override;
 
   // Reads the jobs back and starts the loop.

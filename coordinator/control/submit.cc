@@ -44,6 +44,10 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
     Ask(std::move(request), 0, [self = shared_from_this()](Answer read) {
       if (!read.ok()) return self->done(read.status());
       self->spec = std::move(*read->mutable_spec());
+      if (const absl::Status admitted = self->control.reconciler().Admit(&self->spec);
+          !admitted.ok()) {
+        return self->done(admitted);
+      }
       if (const std::string& taken = read->taken_directory(); !taken.empty()) {
         const std::string& directory = self->spec.checkpoint().directory();
         const absl::Status free = self->control.reconciler().CheckDirectoryIsFree(directory, taken);

@@ -29,8 +29,7 @@ void Explain(Control& control, const v1::ExplainRequest& request, std::function<
 
 // What fits the hardware that a spec would get now, and what each technique costs. `tell` is told
 // how far it is, on any thread. `done` is called once, on the loop.
-void Evaluate(Control& control, const v1::EvaluateRequest& request,
-              std::function<bool()> abandoned,
+void Evaluate(Control& control, const v1::EvaluateRequest& request, std::function<bool()> abandoned,
               std::function<void(const v1::EvaluationProgress&)> tell,
               std::function<void(absl::StatusOr<v1::Evaluation>)> done);
 

@@ -41,6 +41,8 @@ struct JobStats {
   int64_t hang_rank = -1;   // that it waits for; -1: it does not hang
   double hang_seconds = 0;  // since that one did anything
   int64_t slow_ranks = 0;
+  double held_seconds = 0;         // that it has had its devices
+  int64_t time_limit_seconds = 0;  // 0: none
 };
 JobStats StatsOf(const v1::Job& job, int64_t unix_ms);
 
@@ -57,6 +59,7 @@ struct ControlStats {
   std::map<std::string, int64_t> adjustments;  // by fallback
   std::map<std::string, int64_t> hangs;        // by what the process did (HangLabel)
   int64_t slow_ranks = 0;                      // that were told
+  int64_t time_limits = 0;                     // that jobs reached
   Histogram queue_seconds{{0.1, 1, 10, 60, 600, 3600, 21600, 86400}};
   Histogram first_step_seconds{{1, 5, 10, 30, 60, 300, 1800, 3600, 86400}};
   Histogram detection_seconds{{0.05, 0.1, 0.5, 1, 2, 5, 10, 60, 600}};

@@ -14,6 +14,7 @@
 #include "coordinator/jobs/gang_failure.h"
 #include "coordinator/jobs/hang.h"
 #include "coordinator/jobs/spent_time.h"
+#include "coordinator/jobs/time_limit.h"
 
 namespace terrace {
 namespace {
@@ -39,6 +40,7 @@ class Mover {
     v1::Job& next = Change();
     if (state == v1::RUNNING && next.started_unix_ms() == 0) next.set_started_unix_ms(unix_ms_);
     if (HasEnded(state)) next.set_finished_unix_ms(unix_ms_);
+    if (!HoldsDevices(state)) next.set_held_before_seconds(HeldSeconds(next, unix_ms_));
     if (state != v1::RUNNING) {  // what was asked of its gang is done, or its gang is gone
       next.clear_pause_requested();
       next.clear_resume_requested();
@@ -116,6 +118,18 @@ void CountRestart(Mover* mover, v1::Reason reason, const std::string& message,
   restart->set_detection_seconds(DetectionSeconds(lost, mover->now()));
 }
 
+// It had its devices for as long as its time limit allows.
+Transition EndAtLimit(Mover mover, std::string_view why = "") {
+  const v1::Job& job = mover.job();
+  const std::string point = job.progress().checkpoint_step() == 0
+                                ? "it has written no checkpoint"
+                                : absl::StrCat("submit it again to go on ", RestartPoint(job));
+  return mover.To(v1::FAILED, v1::REASON_TIME_LIMIT,
+                  absl::StrCat("its ", TimeLimitText(job.spec()), " was reached at step ",
+                               job.progress().step(), " of ", job.spec().train().steps(),
+                               why.empty() ? "" : ", ", Absl(why), "; ", point));
+}
+
 // The gang is broken: again from the last checkpoint, if there are restarts left.
 Transition Recover(Mover mover, v1::Reason reason, const std::string& what,
                    const RankView* lost = nullptr) {
@@ -124,6 +138,7 @@ Transition Recover(Mover mover, v1::Reason reason, const std::string& what,
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
                     absl::StrCat("cancelled, without a last checkpoint: ", what));
   }
+  if (job.time_limit_unix_ms() > 0) return EndAtLimit(std::move(mover), what);
   if (job.restarts_without_progress() >= job.spec().max_restarts()) {
     return mover.To(v1::FAILED, v1::REASON_RESTARTS_EXHAUSTED,
                     absl::StrCat(what, "; gave up after ", job.restarts_without_progress(),
@@ -146,6 +161,7 @@ Transition Move(Mover mover, const DrainAction& leaving) {
     return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
                     absl::StrCat("cancelled, without a last checkpoint: ", leaving.why));
   }
+  if (mover.job().time_limit_unix_ms() > 0) return EndAtLimit(std::move(mover), leaving.why);
   if (IsToPause(mover.job())) return Hold(std::move(mover), leaving.why);
   CountRestart(&mover, v1::REASON_NONE, leaving.why, nullptr);
   return mover.To(v1::RECOVERING, v1::REASON_NONE,
@@ -182,7 +198,8 @@ Transition RunOut(Mover mover, const GangFailure& failure) {
   }
   const v1::RankMemory& memory = failure.rank->report.memory();
   const bool within_plan = memory.external_bytes() <= memory.external_allowed_bytes();
-  if (job.cancel_requested() || (within_plan && job.restarts_without_progress() == 0)) {
+  const bool ends = job.cancel_requested() || job.time_limit_unix_ms() > 0;
+  if (ends || (within_plan && job.restarts_without_progress() == 0)) {
     return Recover(std::move(mover), failure.reason, failure.message, failure.rank);
   }
   const int64_t learned = LearnedFrom(memory.external_bytes());
@@ -259,6 +276,9 @@ std::string StopsText(const v1::Job& job) {
   return absl::StrCat(SavesNothing(job) ? "stops after this step" : "stops after a last checkpoint",
                       HangAside(job));
 }
+std::string LimitText(const v1::Job& job) {
+  return absl::StrCat("its ", TimeLimitText(job.spec()), " is reached: ", StopsText(job));
+}
 std::string PausesText(const v1::Job& job) {
   return absl::StrCat("pauses after a checkpoint", HangAside(job));
 }
@@ -271,6 +291,7 @@ Transition ObserveRunning(Mover mover, const RanksObserved& input) {
   }
   if (All(ranks, HasSucceeded)) {
     if (!mover.job().cancel_requested()) {
+      if (mover.job().time_limit_unix_ms() > 0) return EndAtLimit(std::move(mover));
       if (IsToPause(mover.job())) return Hold(std::move(mover));
       if (mover.job().pause_requested()) return mover.To(v1::QUEUED, v1::REASON_NONE, "");
       if (leaving.how != DrainAction::How::kStays) return Move(std::move(mover), leaving);
@@ -281,10 +302,18 @@ Transition ObserveRunning(Mover mover, const RanksObserved& input) {
                                               : "cancelled after a last checkpoint");
   }
   if (leaving.how == DrainAction::How::kAtOnce) return Move(std::move(mover), leaving);
+  const bool at_limit = HasReachedTimeLimit(mover.job(), mover.now());
+  if (at_limit && mover.job().time_limit_unix_ms() == 0) {
+    mover.Change().set_time_limit_unix_ms(mover.now());
+  } else if (at_limit && mover.now() - mover.job().time_limit_unix_ms() >= kTimeLimitGraceMs) {
+    return EndAtLimit(std::move(mover), "and a last checkpoint was not written in time");
+  }
   if (input.hang.has_value()) return Hang(std::move(mover), *input.hang);
   if (mover.job().has_hang()) mover.Change().clear_hang();
   if (mover.job().cancel_requested())
     return mover.To(v1::RUNNING, v1::REASON_CANCELLED_BY_USER, StopsText(mover.job()));
+  if (mover.job().time_limit_unix_ms() > 0)
+    return mover.To(v1::RUNNING, v1::REASON_TIME_LIMIT, LimitText(mover.job()));
   if (mover.job().pause_requested()) {
     if (mover.job().reason() != v1::REASON_RANK_HANGS) return mover.Stay();
     return IsToPause(mover.job())
@@ -365,6 +394,7 @@ class Rules {
     v1::Job& next = mover_.Change();
     *next.mutable_placement() = input.placement;
     next.set_epoch(job_.epoch() + 1);
+    next.set_placed_unix_ms(mover_.now());
     return mover_.To(v1::STARTING, v1::REASON_NONE, "");
   }
 
@@ -391,6 +421,9 @@ class Rules {
     if (job_.state() == v1::RUNNING) return ObserveRunning(std::move(mover_), input);
     if (input.leaving.how != DrainAction::How::kStays)
       return Move(std::move(mover_), input.leaving);
+    if (HasReachedTimeLimit(job_, mover_.now())) {
+      return EndAtLimit(std::move(mover_), "while it started again");
+    }
     if (!All(input.ranks, IsPrepared)) {
       if (input.hang.has_value()) return Hang(std::move(mover_), *input.hang);
       const bool goes_on = job_.has_hang();
@@ -429,6 +462,7 @@ class Rules {
   absl::StatusOr<Transition> operator()(const PauseAsked& input) {
     if (HasEnded(job_.state())) return Illegal(job_, "it has ended already");
     if (job_.cancel_requested()) return Illegal(job_, "it is being cancelled");
+    if (job_.time_limit_unix_ms() > 0) return Illegal(job_, "it ends, its time limit is reached");
     if (job_.state() == v1::PAUSED) return mover_.Stay();
     if (job_.state() != v1::RUNNING || input.force) return Hold(std::move(mover_));
     if (SavesNothing(job_)) {
@@ -529,6 +563,7 @@ absl::StatusOr<Transition> Apply(const v1::Job& job, const JobInput& input, int6
 std::vector<Action> ActionsFor(const v1::Job& job, absl::Span<const RankView> ranks,
                                const DrainAction& leaving) {
   const bool stops = job.cancel_requested() || job.pause_requested() ||
+                     job.time_limit_unix_ms() > 0 ||
                      leaving.how == DrainAction::How::kAfterCheckpoint;
   std::vector<Action> actions;
   const auto add = [&actions](Action::Kind kind, const RankView& view) {

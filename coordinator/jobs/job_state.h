@@ -11,6 +11,9 @@
 // -> QUEUED when it is resumed; without a plan -> PENDING, without the layout that it needs ->
 // RECOVERING.
 //
+// A job that has had its devices for as long as its time limit allows stops after a checkpoint and
+// is FAILED (TIME_LIMIT); time_limit.h counts.
+//
 // A job whose memory ran out outside its arenas waits in RECOVERING with an adjustment that has no
 // layout yet, until a fallback (prepare/fallback.h) was found.
 //

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/jobs/time_limit.h"
 
 namespace terrace {
 namespace {
@@ -23,11 +24,13 @@ int64_t Times(size_t count, size_t a_second) {
 
 }  // namespace
 
-Reconciler::Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports)
+Reconciler::Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports,
+                       const QueueOptions& queue)
     : timing_(timing),
       store_(store),
       clock_(clock),
       ports_(ports),
+      queue_(queue),
       cluster_(timing.cluster, clock.MonotonicNanos()) {}
 
 absl::Status Reconciler::Load() {
@@ -125,6 +128,8 @@ Reconciler::Entry* Reconciler::Find(std::string_view id) {
 v1::Job Reconciler::Shown(const Entry& entry) const {
   v1::Job job = entry.job;
   if (!entry.waits_for.empty()) job.set_message(entry.waits_for);
+  job.set_held_seconds(HeldSeconds(job, clock_.UnixMillis()));
+  job.set_remaining_seconds(RemainingSeconds(job));
   return job;
 }
 

@@ -41,6 +41,7 @@
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/pace.h"
 #include "coordinator/jobs/rendezvous.h"
+#include "coordinator/queue/options.h"
 #include "coordinator/store/store.h"
 #include "proto/v1/drain.pb.h"
 
@@ -109,7 +110,8 @@ class Reconciler {
     int64_t slow_told_ns = 30'000'000'000;  // that one must have been slow to be told
   };
 
-  Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports);
+  Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports,
+             const QueueOptions& queue = {});
 
   // Reads the jobs back. Call once, first.
   absl::Status Load();
@@ -120,6 +122,9 @@ class Reconciler {
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<PlannedJob>& planned,
                                  Admission admission = Admission::kQueued,
                                  std::string_view owner = "");
+  // Fills in what the spec leaves to this coordinator. INVALID_ARGUMENT: it asks for what this
+  // coordinator does not allow.
+  absl::Status Admit(v1::JobSpec* spec) const;
   // Into which jobs that have not ended write their checkpoints.
   std::vector<std::string> CheckpointDirectories() const;
   // FAILED_PRECONDITION, with the other job, when one that has not ended writes there. `place` is
@@ -346,6 +351,7 @@ class Reconciler {
   Store& store_;
   const Clock& clock_;
   ControlPorts& ports_;
+  const QueueOptions queue_;
   Cluster cluster_;
   Rendezvous rendezvous_;
   std::map<std::string, Entry, std::less<>> jobs_;   // that have not ended

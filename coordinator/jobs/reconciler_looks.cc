@@ -64,7 +64,7 @@ int64_t Reconciler::NextLookNs(const Entry& entry, const std::vector<RankView>& 
   });
   const bool changes_soon = job.state() == v1::STARTING || !entry.broken.empty() ||
                             job.has_hang() || job.cancel_requested() || job.pause_requested() ||
-                            !drains_.empty() || !all_reported;
+                            job.time_limit_unix_ms() > 0 || !drains_.empty() || !all_reported;
   return changes_soon ? kSoonNs : kLookNs;
 }
 

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
+#include "coordinator/jobs/time_limit.h"
 
 // From a spec to a planned job in the store.
 namespace terrace {
@@ -47,6 +48,12 @@ absl::Status Reconciler::CheckDirectoryIsFree(const std::string& directory,
       other == name ? "" : absl::StrCat(", which is ", place), ", into which job ", Absl(writer),
       " (", v1::JobState_Name(jobs_.find(writer)->second.job.state()),
       ") writes its checkpoints; name another, or submit again when that job has ended"));
+}
+
+absl::Status Reconciler::Admit(v1::JobSpec* spec) const {
+  ASSIGN_OR_RETURN(const int64_t limit, AdmittedTimeLimit(*spec, queue_));
+  spec->set_time_limit_seconds(limit);
+  return absl::OkStatus();
 }
 
 std::vector<std::string> Reconciler::CheckpointDirectories() const {

@@ -3,6 +3,7 @@
 
 #include "base/status_macros.h"
 #include "coordinator/jobs/reconciler.h"
+#include "coordinator/jobs/time_limit.h"
 
 // What is counted, and what /metrics shows of it.
 namespace terrace {
@@ -54,7 +55,9 @@ JobStats StatsOf(const v1::Job& job, int64_t unix_ms) {
           .planned_step_seconds = job.plan().time().step_seconds(),
           .hang_rank = job.has_hang() ? int64_t{job.hang().ranks(0)} : -1,
           .hang_seconds = static_cast<double>(unix_ms - job.hang().since_unix_ms()) / 1000,
-          .slow_ranks = job.slow_ranks_size()};
+          .slow_ranks = job.slow_ranks_size(),
+          .held_seconds = HeldSeconds(job, unix_ms),
+          .time_limit_seconds = job.spec().time_limit_seconds()};
 }
 
 ControlStats Reconciler::Stats() const {
@@ -110,6 +113,8 @@ void Reconciler::CountTransition(const v1::Job& before, const v1::Job& after) {
   ++stats_.jobs[after.state()];
   if (after.restarts() > before.restarts())
     ++stats_.restarts[after.last_restarts().rbegin()->reason()];
+  if (after.reason() == v1::REASON_TIME_LIMIT && before.reason() != v1::REASON_TIME_LIMIT)
+    ++stats_.time_limits;
   if (after.epoch() == 1 && before.epoch() == 0)
     stats_.queue_seconds.Observe(SecondsInUse(after, clock_.UnixMillis()));
   if (after.restarts() > before.restarts() && FollowsFailure(after))

@@ -19,6 +19,7 @@ std::string KeyOf(const v1::PlannerRequest& request) {
   spec.clear_priority();
   spec.clear_max_restarts();
   spec.clear_watchdog();
+  spec.clear_time_limit_seconds();
   spec.clear_checkpoint();
   spec.clear_yaml();
   return Sha256Hex(work.SerializeAsString());

@@ -115,6 +115,16 @@ constexpr JobSeries kJobSeries[] = {
       "Ranks that compute far longer than their peers, who wait for them."},
      nullptr,
      [](const JobStats& job) { return Whole(job.slow_ranks); }},
+    {{"terrace_job_held_seconds", kGauge, "seconds", "job",
+      "Time that it has had its devices, over all its starts: what its time limit counts."},
+     nullptr,
+     [](const JobStats& job) { return One(job.held_seconds); }},
+    {{"terrace_job_time_limit_seconds", kGauge, "seconds", "job",
+      "Its time limit; absent where it has none."},
+     nullptr,
+     [](const JobStats& job) {
+       return OneIf(job.time_limit_seconds > 0, static_cast<double>(job.time_limit_seconds));
+     }},
     {{"terrace_job_spent_seconds_total", kCounter, "seconds", "job, cause",
       "Time since its submission by what it was for: training is productive, all else but paused "
       "is lost. All causes sum to terrace_job_wall_seconds_total."},

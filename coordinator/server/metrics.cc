@@ -144,6 +144,11 @@ const ControlSeries kControlSeries[] = {
      [](const ControlStats& stats, MetricFamily& family) {
        Add(family, {}, static_cast<double>(stats.slow_ranks));
      }},
+    {{"terrace_job_time_limits_total", kCounter, "", "",
+      "Jobs that reached their time limit, since this coordinator started."},
+     [](const ControlStats& stats, MetricFamily& family) {
+       Add(family, {}, static_cast<double>(stats.time_limits));
+     }},
     {{"terrace_job_adjustments_total", kCounter, "", "rung",
       "Jobs that went on with a smaller layout after memory ran out, by what was given up, since "
       "this coordinator started."},

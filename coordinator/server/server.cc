@@ -176,7 +176,7 @@ absl::Status Serve(const ServeOptions& options) {
   ProcessPlanner processes(
       {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes});
   CachingPlanner planner(processes);
-  Control control({}, *store, clock, planner);
+  Control control({}, *store, clock, planner, options.queue);
   CoordinatorMetrics metrics(
       options.version, [&control] { return control.PublishedStats(); },
       [&gate] { return RefusedBy(gate); });

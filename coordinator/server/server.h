@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "coordinator/queue/options.h"
 
 namespace terrace {
 
@@ -29,6 +30,7 @@ struct ServeOptions {
   bool exit_with_parent = false;
   int64_t plan_seconds = 300;     // that one plan may take
   int64_t plan_memory_bytes = 0;  // that one plan may take; 0: a quarter of the machine's
+  QueueOptions queue;
 };
 
 // Blocks until SIGTERM or SIGINT, or until the parent process dies with exit_with_parent.

@@ -26,6 +26,7 @@ enum class KeyKind {
   kIntegers,    // a list of them
   kReal,        // in [low, high]
   kBytes,       // 1073741824, 80GiB, 512MiB, 16KiB, ... in [low, high]
+  kSpan,        // 90s, 2h30m, 1d12h; the field gets seconds, in [low, high]
   kBetas,       // a list of two numbers in [0, 1)
   kNodes,       // N or MIN:MAX
   kShares,      // a tier, or a mapping from tiers to parts in [0, 1] that sum to 1

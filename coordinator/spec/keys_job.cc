@@ -1,4 +1,4 @@
-// The keys of how a job is kept and run: checkpoints, restarts, hangs, priority.
+// The keys of how a job is kept and run: checkpoints, restarts, hangs, time limit, priority.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/spec/key_sections.h"
@@ -77,6 +77,16 @@ std::vector<SpecKey> JobKeys() {
        {},
        "watchdog.timeout_seconds",
        "Seconds that a job may hang before it is restarted"},
+      {"time_limit",
+       kSpan,
+       "",
+       false,
+       1,
+       3.16224e7,
+       {},
+       "time_limit_seconds",
+       "Time that the job may have its devices, in all: then it writes a checkpoint and ends; "
+       "without it the coordinator's default"},
       {"priority", kInteger, "0", false, -1000, 1000, {}, "", "Higher starts first"},
   };
 }

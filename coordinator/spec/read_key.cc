@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "base/nearest.h"
 #include "base/strings.h"
+#include "base/text/duration.h"
 #include "coordinator/spec/reader.h"
 #include "coordinator/spec/values.h"
 
@@ -214,6 +215,13 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       if (bytes && *bytes >= key.low && *bytes <= key.high) return SetNumber(field, *bytes);
       return Problem(key.path, Quoted(value), RuleText(key),
                      "a number with a unit, such as 512MiB or 80GiB");
+    }
+    case KeyKind::kSpan: {
+      const auto seconds = ParseSpan(text);
+      const bool fits = seconds && static_cast<double>(*seconds) >= key.low &&
+                        static_cast<double>(*seconds) <= key.high;
+      if (fits) return SetNumber(field, static_cast<double>(*seconds));
+      return Problem(key.path, Quoted(value), RuleText(key));
     }
     case KeyKind::kBoolean:
       if (text == "true" || text == "false") return SetNumber(field, text == "true" ? 1 : 0);

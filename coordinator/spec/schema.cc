@@ -63,6 +63,9 @@ Json KeySchema(const SpecKey& key) {
       return {{"anyOf",
                {{{"type", "integer"}, {"minimum", int64_t(key.low)}},
                 {{"type", "string"}, {"pattern", "^[0-9._eE+]+ ?([KMGTP]i?)?B$"}}}}};
+    case KeyKind::kSpan:
+      return {{"type", "string"},
+              {"pattern", "^(?=[0-9])([0-9.]+d)?([0-9.]+h)?([0-9.]+m)?([0-9.]+s)?$"}};
     case KeyKind::kShares:
       return Shares(key);
     case KeyKind::kPrecision:

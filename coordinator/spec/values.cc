@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/strings.h"
+#include "base/text/duration.h"
 #include "base/utf8.h"
 
 namespace terrace {
@@ -133,6 +134,10 @@ std::string RuleText(const SpecKey& key) {
       return absl::StrCat("a list, each ", RangeText(key));
     case KeyKind::kBytes:
       return absl::StrCat("a size of at least ", BoundText(key, key.low), " bytes");
+    case KeyKind::kSpan:
+      return absl::StrCat("a time such as 90s, 45m, 2h30m or 1d12h, from ",
+                          SpanText(static_cast<int64_t>(key.low)), " to ",
+                          SpanText(static_cast<int64_t>(key.high)));
     case KeyKind::kBetas:
       return "a list of two numbers, each at least 0 and below 1";
     case KeyKind::kNodes:

@@ -8,8 +8,8 @@
 
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
-#include "coordinator/planning/work.h"
 #include "coordinator/control/submit.h"
+#include "coordinator/planning/work.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_planner.h"

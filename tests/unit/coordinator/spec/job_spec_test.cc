@@ -83,6 +83,16 @@ resources: {nodes: "1:4", device_memory: 1.5GiB}
   EXPECT_EQ(spec.resources().device_memory(), int64_t{3} << 29);
 }
 
+TEST(JobSpecTest, ATimeLimitIsATimeWithUnits) {
+  EXPECT_EQ(Parse(kMinimal).time_limit_seconds(), 0);
+  EXPECT_EQ(Parse(absl::StrCat(kMinimal, "time_limit: 2h30m\n")).time_limit_seconds(), 9000);
+  for (const char* text : {"0s", "-1h", "90", "soon", "[1h]", "367d"}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "time_limit: ", text, "\n")),
+                HasSubstr("must be a time such as 90s, 45m, 2h30m or 1d12h, from 1s to 366d"))
+        << text;
+  }
+}
+
 TEST(JobSpecTest, LayoutAutoIsTheDefaultLayout) {
   EXPECT_EQ(Parse(absl::StrCat(kMinimal, "layout: auto\n")).layout().SerializeAsString(),
             Parse(kMinimal).layout().SerializeAsString());
