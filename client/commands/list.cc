@@ -19,6 +19,13 @@ namespace {
 
 std::string OrDash(std::string text) { return text.empty() ? "-" : std::move(text); }
 
+// "12 m 30 s", "unknown", "-" of a job that does not wait.
+std::string StartsIn(const v1::Job& job, int64_t now_ms) {
+  if (job.estimate().empty()) return "-";
+  if (job.estimated_start_unix_ms() == 0) return "unknown";
+  return FormatAge(now_ms, job.estimated_start_unix_ms());
+}
+
 }  // namespace
 
 int ListCommand(const GlobalOptions& global, const ListOptions& options) {
@@ -40,6 +47,9 @@ int ListCommand(const GlobalOptions& global, const ListOptions& options) {
     return job.spec().time_limit_seconds() > 0;
   });
   if (limited) headers.emplace_back("LIMIT");
+  const bool waiting = std::any_of(all.begin(), all.end(),
+                                   [](const v1::Job& job) { return !job.estimate().empty(); });
+  if (waiting) headers.emplace_back("STARTS IN");
   if (owned) headers.emplace_back("OWNER");
   Table table(headers);
   for (const v1::Job& job : jobs->jobs()) {
@@ -59,6 +69,7 @@ int ListCommand(const GlobalOptions& global, const ListOptions& options) {
       const int64_t limit = job.spec().time_limit_seconds();
       cells.push_back(limit > 0 ? SpanText(limit) : "-");
     }
+    if (waiting) cells.push_back(StartsIn(job, now_ms));
     if (owned) cells.push_back(OrDash(job.owner()));
     table.Add(std::move(cells));
   }

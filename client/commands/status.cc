@@ -60,6 +60,17 @@ std::string RecoveryText(const v1::Restart& restart) {
   return text;
 }
 
+// A line for each reason why the job waits, and when it may start.
+void PrintWaits(const v1::Job& job, int64_t now_ms) {
+  for (const v1::Wait& wait : job.waits())
+    Line("waits for", absl::StrCat(ReasonName(wait.reason()), ": ", wait.message()));
+  if (job.estimate().empty()) return;
+  Line("starts", job.estimated_start_unix_ms() == 0
+                     ? job.estimate()
+                     : absl::StrCat("in about ", FormatAge(now_ms, job.estimated_start_unix_ms()),
+                                    ", ", job.estimate()));
+}
+
 // Prints which ranks the others wait for and since when, then one line for each rank that waits.
 void PrintHang(const v1::Job& job, int64_t now_ms) {
   const v1::Hang& hang = job.hang();
@@ -94,6 +105,7 @@ void PrintStatus(const v1::Job& job) {
   Line("job", job.id());
   Line("state", state);
   Line("message", job.message());
+  PrintWaits(job, now_ms);
   PrintHang(job, now_ms);
   Line("submitted", FormatAge(job.submitted_unix_ms(), now_ms) + " ago" +
                         (job.owner().empty() ? "" : " by " + job.owner()));

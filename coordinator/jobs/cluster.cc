@@ -378,7 +378,7 @@ std::vector<NodeView> Cluster::Known(int64_t now_ns) const {
     NodeView& view = views.emplace_back(entry.view);
     view.ready = state == NodeState::kReady;
     for (const v1::RankReport& report : entry.ranks) {
-      if (IsAlive(report)) view.used.insert(report.device());
+      if (IsAlive(report)) view.used[report.device()] = kSoon;
     }
   }
   return views;

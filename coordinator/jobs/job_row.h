@@ -29,6 +29,8 @@ struct JobRow {
   int64_t parameters = 0;
   std::string layout;  // "dp 4, tp 2, zero 3": what is not 1 or 0
   std::string precision;
+  int64_t starts_unix_ms = 0;  // of one that waits, estimated; 0: not known
+  std::string estimate;        // what that rests on, or why it is not known
   int32_t restarts = 0;
 };
 

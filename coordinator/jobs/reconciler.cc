@@ -127,7 +127,17 @@ Reconciler::Entry* Reconciler::Find(std::string_view id) {
 
 v1::Job Reconciler::Shown(const Entry& entry) const {
   v1::Job job = entry.job;
-  if (!entry.waits_for.empty()) job.set_message(entry.waits_for);
+  if (entry.waits != nullptr) {
+    job.set_message(MessageOf(*entry.waits));
+    for (const WaitReason& reason : entry.waits->reasons) {
+      v1::Wait* wait = job.add_waits();
+      wait->set_reason(ReasonOf(reason.what));
+      wait->set_message(reason.text);
+    }
+    if (entry.waits->starts_ms != kUnknownMs)
+      job.set_estimated_start_unix_ms(entry.waits->starts_ms);
+    job.set_estimate(entry.waits->estimate);
+  }
   job.set_held_seconds(HeldSeconds(job, clock_.UnixMillis()));
   job.set_remaining_seconds(RemainingSeconds(job));
   return job;
@@ -171,7 +181,7 @@ absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredPro
   entry.job = std::move(next);
   entry.last_sequence += 1;
   entry.progress_unwritten = false;
-  entry.waits_for.clear();
+  entry.waits = nullptr;
   unwritten_.erase(entry.job.id());
   return absl::OkStatus();
 }

@@ -7,7 +7,8 @@
 // that matters is in the store or in the next heartbeat.
 //
 // What a queue costs does not grow with its length: why a job waits is stored when the reason
-// changes, and the sentence about it, which changes with every job that ends, is kept here only.
+// changes, and all that is said about it, which changes with every job that ends, is kept here
+// only.
 //
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_looks.cc,
 // reconciler_placing.cc, reconciler_planning.cc, reconciler_memory.cc, reconciler_stats.cc,
@@ -186,9 +187,9 @@ class Reconciler {
   struct Entry {
     v1::Job job;
     int64_t last_sequence = 0;
-    // Why it waits, as of the last run through the queue; newer than what is stored. Empty: as
-    // stored.
-    std::string waits_for;
+    // Why it waits and when it may start, as of the last run through the queue; newer than what is
+    // stored. Null: as stored. Shared with jobs that are told the same.
+    std::shared_ptr<const WaitStory> waits;
     // When it was last looked at, and when it is to be again.
     int64_t looked_ns = 0;
     int64_t look_ns = kNeverNs;
@@ -303,12 +304,12 @@ class Reconciler {
   void StopStrays();
   // Planned jobs that wait, when anything has changed that may be about them.
   void PlaceJobs();
-  // The job waits. Stored when that, or the reason, is new.
-  void Wait(Entry& entry, v1::Reason reason, std::string message);
+  // The job waits. Stored when that, or the first reason, is new.
+  void Wait(Entry& entry, std::shared_ptr<const WaitStory> story);
   std::vector<const v1::Job*> WaitingJobs() const;
-  // Ready nodes with the devices of reported ranks and of placements whose ranks are not reported
-  // yet.
-  std::vector<NodeView> FreeNodes() const;
+  // With the devices of reported ranks and of placements whose ranks are not reported yet, and when
+  // they are planned to be free.
+  std::vector<QueueNode> FreeNodes(int64_t unix_ms) const;
   void PlanJobs();
   // Of jobs that wait for a plan and are planned now, or told that nobody could hold them.
   void PlanOrWait(const std::string& id, Entry& entry);
@@ -365,6 +366,7 @@ class Reconciler {
   // Whether something has changed that jobs may be placed or planned for, beside the cluster.
   bool place_due_ = true, plan_due_ = true;
   uint64_t placed_version_ = 0, planned_version_ = 0;  // of the cluster, at the last run
+  int64_t placed_ns_ = 0;                              // the last run began
   int64_t plan_wake_ns_ = kNeverNs;                    // some planning is to be tried again
   Pace place_pace_, plan_pace_;
   // BudgetNow() by what it depends on of a spec, while members and learned memory stay the same.

@@ -36,7 +36,10 @@ std::vector<JobRow> Reconciler::Rows() const {
   for (const auto& [id, row] : ended_) rows.push_back(row);
   for (const auto& [id, entry] : jobs_) {
     JobRow& row = rows.emplace_back(RowOf(entry.job));
-    if (!entry.waits_for.empty()) row.message = entry.waits_for;
+    if (entry.waits == nullptr) continue;
+    row.message = MessageOf(*entry.waits);
+    row.estimate = entry.waits->estimate;
+    if (entry.waits->starts_ms != kUnknownMs) row.starts_unix_ms = entry.waits->starts_ms;
   }
   std::sort(rows.begin(), rows.end(),
             [](const JobRow& a, const JobRow& b) { return a.number < b.number; });

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -6,22 +7,33 @@
 #include "base/log.h"
 #include "coordinator/jobs/reconciler.h"
 
-// Planned jobs that wait: which of them are placed now, and what the others wait for.
+// Planned jobs that wait: which of them are placed now, what the others wait for, and when they may
+// start.
 namespace terrace {
+namespace {
 
-std::vector<NodeView> Reconciler::FreeNodes() const {
+// Of a queue in which nothing happens: priorities age, and estimates move.
+constexpr int64_t kPlaceAgainNs = 10'000'000'000;
+
+}  // namespace
+
+std::vector<QueueNode> Reconciler::FreeNodes(int64_t unix_ms) const {
   std::vector<NodeView> nodes = KnownNodes();
   std::unordered_map<std::string_view, NodeView*> by_name;
   for (NodeView& node : nodes) by_name[node.name] = &node;
   for (const std::string& id : index_.with_gang()) {
     const v1::Job& job = jobs_.find(id)->second.job;
     if (!HoldsDevices(job.state())) continue;
+    const int64_t end_ms = PlannedEndMs(job, unix_ms);
     for (const v1::Placement::Rank& placed : job.placement().ranks()) {
       const auto node = by_name.find(placed.worker());
-      if (node != by_name.end()) node->second->used.insert(placed.device());
+      if (node != by_name.end()) node->second->used[placed.device()] = end_ms;
     }
   }
-  return nodes;
+  std::vector<QueueNode> seen;
+  seen.reserve(nodes.size());
+  for (const NodeView& node : nodes) seen.push_back(QueueNodeOf(node));
+  return seen;
 }
 
 // By the number of their submission.
@@ -37,39 +49,48 @@ std::vector<const v1::Job*> Reconciler::WaitingJobs() const {
 
 void Reconciler::PlaceJobs() {
   const int64_t begun_ns = clock_.MonotonicNanos();
-  const bool is_due = place_due_ || cluster_.places_version() != placed_version_;
+  const bool is_due = place_due_ || cluster_.places_version() != placed_version_ ||
+                      begun_ns - placed_ns_ >= kPlaceAgainNs;
   if (!is_due || !place_pace_.IsDue(begun_ns)) return;
   place_due_ = false;
   placed_version_ = cluster_.places_version();
+  placed_ns_ = begun_ns;
   const std::vector<const v1::Job*> waiting = WaitingJobs();
   if (waiting.empty()) return;
+  const int64_t unix_ms = clock_.UnixMillis();
+  std::vector<QueuedJob> jobs;
+  jobs.reserve(waiting.size());
+  for (const v1::Job* job : waiting) jobs.push_back(QueuedJobOf(*job));
+  const std::vector<QueueNode> nodes = FreeNodes(unix_ms);
   bool placed = false;
-  for (Decision& decision : Schedule(waiting, FreeNodes())) {
-    if (decision.placement.ranks_size() == 0) {
-      Wait(*Find(decision.job), decision.reason, std::move(decision.message));
-    } else if (absl::Status status = Update(decision.job, Placed{decision.placement});
+  for (QueueDecision& decision : ScheduleQueue(jobs, nodes, unix_ms)) {
+    const std::string id = waiting[decision.job]->id();
+    if (decision.ranks.empty()) {
+      Wait(*Find(id), std::move(decision.waits));
+    } else if (absl::Status status = Update(id, Placed{PlacementOf(decision, nodes)});
                status.ok()) {
       placed = true;
     } else {
-      log::Warn("job ", decision.job, " cannot be placed: ", status.message());
+      log::Warn("job ", id, " cannot be placed: ", status.message());
     }
   }
   place_pace_.Took(begun_ns, clock_.MonotonicNanos());
   if (placed) ObserveJobs();  // sends the start commands
 }
 
-void Reconciler::Wait(Entry& entry, v1::Reason reason, std::string message) {
+void Reconciler::Wait(Entry& entry, std::shared_ptr<const WaitStory> story) {
   const v1::Job& job = entry.job;
   const bool waits = job.state() == v1::QUEUED || job.state() == v1::RECOVERING;
+  const v1::Reason reason = ReasonOf(story->reasons.front().what);
   if (!waits || job.reason() != reason) {
     const std::string id = job.id();
-    if (absl::Status status = Update(id, MustWait{reason, message}); !status.ok()) {
+    if (absl::Status status = Update(id, MustWait{reason, MessageOf(*story)}); !status.ok()) {
       log::Warn("job ", id, " cannot be told what it waits for: ", status.message());
       place_due_ = plan_due_ = true;
       return;
     }
   }
-  entry.waits_for = std::move(message);
+  entry.waits = std::move(story);
 }
 
 }  // namespace terrace

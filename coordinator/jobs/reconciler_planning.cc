@@ -123,7 +123,8 @@ void Reconciler::PlanOrWait(const std::string& id, Entry& entry) {
   if (budget.ok()) {
     if (Text(*budget) != entry.budget) StartPlanning(id, entry, *budget);
   } else if (!entry.job.has_plan()) {  // else PlaceJobs says what it waits for
-    Wait(entry, v1::REASON_NO_MATCHING_WORKER, std::string(budget.status().message()));
+    Wait(entry,
+         std::make_shared<const WaitStory>(NoWorkerStory(std::string(budget.status().message()))));
   }
 }
 

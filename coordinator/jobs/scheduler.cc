@@ -2,102 +2,24 @@
 #include "coordinator/jobs/scheduler.h"
 
 #include <algorithm>
-#include <compare>
 #include <functional>
-#include <map>
+#include <optional>
 #include <tuple>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "base/text/number_format.h"
+#include "coordinator/jobs/time_limit.h"
 
 namespace terrace {
 namespace {
 
-// What a job needs: `nodes` workers with these devices each.
-struct Need {
-  uint32_t nodes = 1;
-  uint32_t devices = 1;      // per node
-  uint32_t threads = 0;      // per device; 0: any
-  int64_t device_bytes = 0;  // 0: any
-  bool cuda = false;
-  bool either = false;  // the job did not say which
-  auto operator<=>(const Need&) const = default;
-};
-
-bool Matches(const Need& need, const NodeView& node) {
-  return !node.drained && need.cuda == node.cuda && node.devices >= need.devices &&
-         node.threads_per_device >= need.threads &&
-         (node.device_memory_bytes == 0 || node.device_memory_bytes >= need.device_bytes);
-}
-
-std::vector<const NodeView*> Matching(const Need& need, absl::Span<const NodeView> nodes) {
+// `offers` are `nodes` as the queue sees them.
+std::vector<const NodeView*> Matching(const Need& need, absl::Span<const QueueNode> offers,
+                                      absl::Span<const NodeView> nodes) {
   std::vector<const NodeView*> matching;
-  for (const NodeView& node : nodes) {
-    if (Matches(need, node)) matching.push_back(&node);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (Matches(need, offers[i])) matching.push_back(&nodes[i]);
   }
   return matching;
-}
-
-uint32_t FreeDevices(const NodeView& node) {
-  if (!node.ready) return 0;
-  return node.devices - std::min<uint32_t>(node.devices, static_cast<uint32_t>(node.used.size()));
-}
-
-std::string Count(int64_t n, const std::string& thing) {
-  return absl::StrCat(n, " ", thing, n == 1 ? "" : "s");
-}
-
-std::string Describe(const Need& need) {
-  std::string text = absl::StrCat(Count(need.nodes, "worker"), " with ",
-                                  Count(need.devices, need.cuda ? "CUDA device" : "device"));
-  if (need.device_bytes > 0) absl::StrAppend(&text, " of ", FormatBytes(need.device_bytes));
-  if (need.threads > 0) absl::StrAppend(&text, " and ", Count(need.threads, "thread"), " a device");
-  if (need.nodes > 1) absl::StrAppend(&text, " each");
-  return text;
-}
-
-// The way out where there are workers, but with devices of the other kind.
-std::string OtherDevices(bool cuda) {
-  return cuda ? ", which has no CUDA devices: start terrace-worker where nvidia-smi lists one, set "
-                "resources.device: cpu, or "
-              : ", which has CUDA devices: set resources.device: cuda, start terrace-worker with "
-                "--device cpu, or ";
-}
-
-std::string AllDrained(absl::Span<const NodeView> nodes) {
-  const std::string who =
-      nodes.size() == 1 ? absl::StrCat("worker ", nodes[0].name, " is drained")
-                        : absl::StrCat("all ", nodes.size(), " registered workers are drained");
-  return absl::StrCat(who, ": take one back into use with `terrace drain ", nodes[0].name,
-                      " --disable`, or start more workers");
-}
-
-// "needs 2 workers with 4 devices each; 1 of the 3 registered matches (the largest offers 2
-// devices)"
-std::string NoMatchMessage(const Need& need, uint32_t matching, absl::Span<const NodeView> all) {
-  std::string text = absl::StrCat("needs ", Describe(need), "; ");
-  if (all.empty()) return absl::StrCat(text, "no worker is registered: start terrace-worker");
-  std::vector<const NodeView*> nodes;
-  for (const NodeView& node : all) {
-    if (!node.drained) nodes.push_back(&node);
-  }
-  const size_t drained = all.size() - nodes.size();
-  if (nodes.empty()) return absl::StrCat(text, AllDrained(all));
-  absl::StrAppend(&text, matching, " of the ", nodes.size(), " registered ",
-                  matching == 1 ? "matches" : "match");
-  if (drained > 0)
-    absl::StrAppend(&text, ", ", drained, " more ", drained == 1 ? "is" : "are", " drained");
-  const NodeView& largest = **std::max_element(
-      nodes.begin(), nodes.end(),
-      [](const NodeView* a, const NodeView* b) { return a->devices < b->devices; });
-  absl::StrAppend(&text, " (", largest.name, " offers ", Count(largest.devices, "device"));
-  if (largest.device_memory_bytes > 0) {
-    absl::StrAppend(&text, " of ", FormatBytes(largest.device_memory_bytes));
-  }
-  absl::StrAppend(&text, " with ", Count(largest.threads_per_device, "thread"), ")");
-  return absl::StrCat(text,
-                      need.cuda == largest.cuda || need.either ? ": " : OtherDevices(need.cuda),
-                      "start more workers or ask for less under resources");
 }
 
 Need NeedOfSpec(const v1::JobSpec& spec) {
@@ -123,129 +45,6 @@ Need NeedOfPlan(const v1::Job& job) {
   return need;
 }
 
-// Takes the devices of one gang: ranks in order, node after node.
-v1::Placement Take(uint32_t ranks, uint32_t ranks_per_node, const std::vector<NodeView*>& nodes) {
-  v1::Placement placement;
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    NodeView& node = *nodes[rank / ranks_per_node];
-    uint32_t device = 0;
-    while (node.used.contains(device)) ++device;
-    node.used.insert(device);
-    v1::Placement::Rank* placed = placement.add_ranks();
-    placed->set_rank(rank);
-    placed->set_worker(node.name);
-    placed->set_device(device);
-  }
-  return placement;
-}
-
-// One run through the queue. What jobs of the same need have in common is found once, for the first
-// of them: thousands may wait behind a full cluster.
-class Round {
- public:
-  explicit Round(absl::Span<const NodeView> nodes)
-      : nodes_(nodes.begin(), nodes.end()), held_by_(nodes.size()) {}
-
-  Decision Consider(const v1::Job& job) {
-    const Need need = NeedOfPlan(job);
-    Group& group = GroupOf(need);
-    if (group.settled) return {.job = job.id(), .reason = group.reason, .message = group.message};
-    Decision decision{.job = job.id()};
-    if (group.matching.size() < need.nodes) {
-      group.settled = true;
-      decision.reason = group.reason = v1::REASON_NO_MATCHING_WORKER;
-      decision.message = group.message =
-          NoMatchMessage(need, static_cast<uint32_t>(group.matching.size()), nodes_);
-      return decision;
-    }
-    std::vector<NodeView*> free = FreeAmong(group.matching, need);
-    if (free.size() >= need.nodes) {
-      decision.placement =
-          Take(std::max<uint32_t>(1, job.plan().layout().ranks()), need.devices, free);
-      return decision;
-    }
-    // All of its workers are kept for somebody: for the next of that need nothing changes any more.
-    group.settled = !AheadOn(group.matching).empty();
-    decision.reason = group.reason = v1::REASON_WAITING_FOR_DEVICES;
-    decision.message = group.message = WaitMessage(need, group.matching, free.size());
-    for (const size_t node : group.matching) {
-      if (held_by_[node].empty()) held_by_[node] = job.id();
-    }
-    return decision;
-  }
-
- private:
-  struct Group {
-    std::vector<size_t> matching;  // nodes
-    // Every further job of this need waits, for this reason.
-    bool settled = false;
-    v1::Reason reason = v1::REASON_NONE;
-    std::string message;
-  };
-
-  Group& GroupOf(const Need& need) {
-    const auto [found, is_new] = groups_.try_emplace(need);
-    if (!is_new) return found->second;
-    for (size_t node = 0; node < nodes_.size(); ++node) {
-      if (Matches(need, nodes_[node])) found->second.matching.push_back(node);
-    }
-    return found->second;
-  }
-
-  // Of those with enough devices the fullest come first, so that empty workers stay whole for
-  // larger jobs; then by name. Only the `need.nodes` that would be taken are in that order.
-  std::vector<NodeView*> FreeAmong(const std::vector<size_t>& matching, const Need& need) {
-    std::vector<NodeView*> free;
-    for (const size_t index : matching) {
-      NodeView& node = nodes_[index];
-      if (need.nodes > 1 && !node.problem.empty()) continue;
-      if (held_by_[index].empty() && FreeDevices(node) >= need.devices) free.push_back(&node);
-    }
-    const auto taken = std::min<size_t>(need.nodes, free.size());
-    std::partial_sort(free.begin(), free.begin() + static_cast<ptrdiff_t>(taken), free.end(),
-                      [](const NodeView* a, const NodeView* b) {
-                        return std::make_tuple(FreeDevices(*a), std::cref(a->name)) <
-                               std::make_tuple(FreeDevices(*b), std::cref(b->name));
-                      });
-    return free;
-  }
-
-  // The waiting job that keeps the last of these that is kept; empty: none is.
-  std::string AheadOn(const std::vector<size_t>& matching) const {
-    for (auto node = matching.rbegin(); node != matching.rend(); ++node) {
-      if (!held_by_[*node].empty()) return held_by_[*node];
-    }
-    return "";
-  }
-
-  std::string WaitMessage(const Need& need, const std::vector<size_t>& matching,
-                          size_t enough) const {
-    uint32_t devices = 0;
-    uint32_t free = 0;
-    for (const size_t node : matching) {
-      devices += nodes_[node].devices;
-      free += FreeDevices(nodes_[node]);
-    }
-    std::string text =
-        absl::StrCat("needs ", Describe(need), "; ", free, " of the ", devices, " devices on ",
-                     Count(matching.size(), "matching worker"), " are free now");
-    const std::string ahead = AheadOn(matching);
-    if (!ahead.empty()) return absl::StrCat(text, ", and job ", ahead, " is ahead of it");
-    if (need.nodes > 1) {
-      absl::StrAppend(&text, " (", enough, " of the ", need.nodes, " workers needed have enough)");
-      for (const size_t index : matching) {
-        const NodeView& node = nodes_[index];
-        if (!node.problem.empty()) absl::StrAppend(&text, "; ", node.name, ": ", node.problem);
-      }
-    }
-    return text;
-  }
-
-  std::vector<NodeView> nodes_;
-  std::vector<std::string> held_by_;  // of each node: the waiting job that keeps it
-  std::map<Need, Group> groups_;
-};
-
 }  // namespace
 
 absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeView> nodes) {
@@ -255,16 +54,18 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
   const std::string& device = spec.resources().device();
   need.cuda = device != "cpu";
   need.either = device != "cpu" && device != "cuda";
-  std::vector<const NodeView*> matching = Matching(need, nodes);
+  std::vector<QueueNode> offers;
+  for (const NodeView& node : nodes) offers.push_back(QueueNodeOf(node));
+  std::vector<const NodeView*> matching = Matching(need, offers, nodes);
   if (matching.size() < need.nodes && need.either) {
     need.cuda = false;
-    std::vector<const NodeView*> others = Matching(need, nodes);
+    std::vector<const NodeView*> others = Matching(need, offers, nodes);
     // Where neither are enough, the message is of those of which there are more.
     need.cuda = matching.size() > others.size();
     if (!need.cuda) matching = std::move(others);
   }
   if (matching.size() < need.nodes) {
-    return absl::NotFoundError(NoMatchMessage(need, static_cast<uint32_t>(matching.size()), nodes));
+    return absl::NotFoundError(NoMatchText(need, matching.size(), offers));
   }
   std::sort(matching.begin(), matching.end(), [](const NodeView* a, const NodeView* b) {
     // The best first: a job that may take fewer workers than there are takes those.
@@ -297,17 +98,59 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
   return budget;
 }
 
-std::vector<Decision> Schedule(absl::Span<const v1::Job* const> waiting,
-                               absl::Span<const NodeView> nodes) {
-  std::vector<const v1::Job*> order(waiting.begin(), waiting.end());
-  std::stable_sort(order.begin(), order.end(), [](const v1::Job* a, const v1::Job* b) {
-    return std::make_tuple(-a->spec().priority(), a->submitted_unix_ms()) <
-           std::make_tuple(-b->spec().priority(), b->submitted_unix_ms());
-  });
-  Round round(nodes);
-  std::vector<Decision> decisions;
-  for (const v1::Job* job : order) decisions.push_back(round.Consider(*job));
-  return decisions;
+QueueNode QueueNodeOf(const NodeView& node) {
+  QueueNode seen;
+  seen.name = node.name;
+  seen.threads_per_device = node.threads_per_device;
+  seen.device_memory_bytes = node.device_memory_bytes;
+  seen.cuda = node.cuda;
+  seen.ready = node.ready;
+  seen.drained = node.drained;
+  seen.problem = node.problem;
+  seen.free_at_ms.assign(node.devices, kFreeNow);
+  for (const auto& [device, until_ms] : node.used) {
+    if (device < node.devices) seen.free_at_ms[device] = until_ms;
+  }
+  return seen;
+}
+
+QueuedJob QueuedJobOf(const v1::Job& job) {
+  const std::optional<double> seconds = PlannedSeconds(job, job.held_before_seconds());
+  return {.id = job.id(),
+          .need = NeedOfPlan(job),
+          .ranks = std::max<uint32_t>(1, job.plan().layout().ranks()),
+          .priority = static_cast<double>(job.spec().priority()),
+          .submitted_ms = job.submitted_unix_ms(),
+          .planned_ms = seconds.has_value() ? static_cast<int64_t>(*seconds * 1000) : kUnknownMs};
+}
+
+v1::Placement PlacementOf(const QueueDecision& decision, absl::Span<const QueueNode> nodes) {
+  v1::Placement placement;
+  uint32_t rank = 0;
+  for (const RankPlace& place : decision.ranks) {
+    v1::Placement::Rank* placed = placement.add_ranks();
+    placed->set_rank(rank++);
+    placed->set_worker(nodes[place.node].name);
+    placed->set_device(place.device);
+  }
+  return placement;
+}
+
+v1::Reason ReasonOf(WaitFor what) {
+  switch (what) {
+    case WaitFor::kWorker:
+      return v1::REASON_NO_MATCHING_WORKER;
+    case WaitFor::kPriority:
+      return v1::REASON_PRIORITY;
+    case WaitFor::kDevices:
+      break;
+  }
+  return v1::REASON_WAITING_FOR_DEVICES;
+}
+
+int64_t PlannedEndMs(const v1::Job& job, int64_t now_ms) {
+  const std::optional<double> seconds = PlannedSeconds(job, HeldSeconds(job, now_ms));
+  return seconds.has_value() ? now_ms + static_cast<int64_t>(*seconds * 1000) : kUnknownMs;
 }
 
 }  // namespace terrace

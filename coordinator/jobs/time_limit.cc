@@ -9,6 +9,15 @@
 #include "coordinator/jobs/job_state.h"
 
 namespace terrace {
+namespace {
+
+// Of the last step that it has done, or else by its plan; 0: not known.
+double StepSeconds(const v1::Job& job) {
+  const double measured = job.progress().step_seconds();
+  return measured > 0 ? measured : job.plan().time().step_seconds();
+}
+
+}  // namespace
 
 double HeldSeconds(const v1::Job& job, int64_t unix_ms) {
   const bool holds = HoldsDevices(job.state()) && job.placed_unix_ms() > 0;
@@ -18,9 +27,20 @@ double HeldSeconds(const v1::Job& job, int64_t unix_ms) {
 
 double RemainingSeconds(const v1::Job& job) {
   const int64_t left = job.spec().train().steps() - job.progress().step();
-  const double measured = job.progress().step_seconds();
-  const double step = measured > 0 ? measured : job.plan().time().step_seconds();
-  return HasEnded(job.state()) ? 0 : static_cast<double>(std::max<int64_t>(0, left)) * step;
+  return HasEnded(job.state()) ? 0
+                               : static_cast<double>(std::max<int64_t>(0, left)) * StepSeconds(job);
+}
+
+std::optional<double> PlannedSeconds(const v1::Job& job, double held_seconds) {
+  const bool stops =
+      job.cancel_requested() || job.pause_requested() || job.time_limit_unix_ms() > 0;
+  std::optional<double> seconds;
+  if (StepSeconds(job) > 0) seconds = stops ? StepSeconds(job) : RemainingSeconds(job);
+  if (const int64_t limit = job.spec().time_limit_seconds(); limit > 0) {
+    const double left = std::max(0.0, static_cast<double>(limit) - held_seconds);
+    seconds = std::min(left, seconds.value_or(left));
+  }
+  return seconds;
 }
 
 bool HasReachedTimeLimit(const v1::Job& job, int64_t unix_ms) {

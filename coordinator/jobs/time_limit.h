@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -27,6 +28,11 @@ double HeldSeconds(const v1::Job& job, int64_t unix_ms);
 // Seconds that the steps which are left take, by the last step that it has done, or else by its
 // plan. 0: none are left, or nothing is known.
 double RemainingSeconds(const v1::Job& job);
+
+// That it is planned to hold devices from now on, where it has held them for `held_seconds`: by the
+// steps that are left and by its time limit, whichever ends first. Nothing: there is neither a
+// limit nor a planned time of a step.
+std::optional<double> PlannedSeconds(const v1::Job& job, double held_seconds);
 
 // It holds its devices, and has for as long as its limit allows.
 bool HasReachedTimeLimit(const v1::Job& job, int64_t unix_ms);

@@ -48,7 +48,9 @@ Json RowJson(const JobRow& row) {
           {"parameters", IfKnown(row.parameters)},
           {"layout", row.layout},
           {"precision", row.precision},
-          {"restarts", row.restarts}};
+          {"restarts", row.restarts},
+          {"estimated_start_unix_ms", IfKnown(row.starts_unix_ms)},
+          {"estimate", row.estimate}};
 }
 
 bool IsShown(const JobRow& row, const RowFilter& filter) {

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import * as api from "./api.js";
 import { el, fill, setText } from "./dom.js";
-import { count, moment, short, since } from "./format.js";
+import { count, moment, seconds, short, since } from "./format.js";
 import { badge } from "./jobs.js";
 import { repeat } from "./repeat.js";
 import { link } from "./router.js";
@@ -14,7 +14,8 @@ const PERIOD_MS = 3000;
 const LIMIT = 200;  // of one state, the oldest
 
 const COLUMNS = [{ name: "job", header: true }, { name: "state" }, { name: "reason" }, { name: "what it waits for" },
-  { name: "ranks", numeric: true }, { name: "parameters", numeric: true }, { name: "submitted" }, { name: "waits for" }];
+  { name: "ranks", numeric: true }, { name: "parameters", numeric: true }, { name: "submitted" }, { name: "waits for" },
+  { name: "starts in" }];
 
 // The coordinator lists the newest first: the oldest are behind what was left out the last time.
 async function oldest(state, left, signal) {
@@ -23,6 +24,15 @@ async function oldest(state, left, signal) {
   if (now === (left[state] || 0)) return answer;
   left[state] = now;
   return api.jobs({ state, offset: now, limit: LIMIT }, signal);
+}
+
+// About when it may start, or "not known"; the title says what that rests on, or why.
+function starts(job, row, nowMs) {
+  row.starts = row.starts || el("span", {});
+  row.starts.title = job.estimate || "";
+  const inSeconds = Math.max(0, (job.estimated_start_unix_ms - nowMs) / 1000);
+  setText(row.starts, job.estimated_start_unix_ms ? `about ${seconds(inSeconds)}` : "not known");
+  return row.starts;
 }
 
 export function show(main, route, onEnd) {
@@ -44,8 +54,8 @@ export function show(main, route, onEnd) {
       row.badge = row.state === job.state ? row.badge : badge(job.state);
       row.state = job.state;
       return [row.name, row.badge, reasonWord(job.reason) || "-", job.message || "-", count(job.ranks),
-        short(job.parameters), moment(job.submitted_unix_ms, nowMs), 
-        since(job.resumed_unix_ms || job.submitted_unix_ms, nowMs)];
+        short(job.parameters), moment(job.submitted_unix_ms, nowMs),
+        since(job.resumed_unix_ms || job.submitted_unix_ms, nowMs), starts(job, row, nowMs)];
     });
   }));
 }

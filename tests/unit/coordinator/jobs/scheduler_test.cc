@@ -5,14 +5,23 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 
 namespace terrace {
 namespace {
 
 using testing::HasSubstr;
 
-NodeView Node(const std::string& name, uint32_t devices, std::set<uint32_t> used = {}) {
-  return {.name = name, .devices = devices, .threads_per_device = 2, .used = std::move(used)};
+constexpr int64_t kNowMs = 1'000'000;
+
+// `used` by jobs of which nobody knows when they end.
+NodeView Node(const std::string& name, uint32_t devices, const std::set<uint32_t>& used = {}) {
+  NodeView node;
+  node.name = name;
+  node.devices = devices;
+  node.threads_per_device = 2;
+  for (const uint32_t device : used) node.used[device] = kUnknownMs;
+  return node;
 }
 
 v1::Job Waiting(const std::string& id, uint32_t ranks, uint32_t nodes = 1, int64_t submitted = 1,
@@ -27,10 +36,28 @@ v1::Job Waiting(const std::string& id, uint32_t ranks, uint32_t nodes = 1, int64
   return job;
 }
 
-std::vector<Decision> Decide(const std::vector<v1::Job>& jobs, const std::vector<NodeView>& nodes) {
-  std::vector<const v1::Job*> pointers;
-  for (const v1::Job& job : jobs) pointers.push_back(&job);
-  return Schedule(pointers, nodes);
+struct Decision {
+  std::string job;
+  v1::Placement placement;  // without ranks: the job waits, for `reason`
+  v1::Reason reason = v1::REASON_NONE;
+  std::string message;
+};
+
+std::vector<Decision> Decide(const std::vector<v1::Job>& jobs, const std::vector<NodeView>& views) {
+  std::vector<QueuedJob> queue;
+  for (const v1::Job& job : jobs) queue.push_back(QueuedJobOf(job));
+  std::vector<QueueNode> nodes;
+  for (const NodeView& view : views) nodes.push_back(QueueNodeOf(view));
+  std::vector<Decision> decisions;
+  for (const QueueDecision& one : ScheduleQueue(queue, nodes, kNowMs)) {
+    Decision& decision = decisions.emplace_back();
+    decision.job = jobs[one.job].id();
+    decision.placement = PlacementOf(one, nodes);
+    if (one.waits == nullptr) continue;
+    decision.reason = ReasonOf(one.waits->reasons.front().what);
+    decision.message = MessageOf(*one.waits);
+  }
+  return decisions;
 }
 
 TEST(ScheduleTest, AGangIsPlacedNodeAfterNodeOnFreeDevices) {
@@ -127,6 +154,22 @@ TEST(ScheduleTest, TwoJobsNeverShareADevice) {
   EXPECT_EQ(decisions[0].placement.ranks(0).device(), 0);
   EXPECT_EQ(decisions[1].placement.ranks(0).device(), 1);
   EXPECT_EQ(decisions[2].reason, v1::REASON_WAITING_FOR_DEVICES);
+}
+
+TEST(ScheduleTest, AJobIsPlannedToHoldItsDevicesForItsStepsOrItsLimit) {
+  v1::Job job = Waiting("a", 1);
+  job.mutable_spec()->mutable_train()->set_steps(100);
+  EXPECT_EQ(QueuedJobOf(job).planned_ms, kUnknownMs);
+  job.mutable_plan()->mutable_time()->set_step_seconds(0.5);
+  EXPECT_EQ(QueuedJobOf(job).planned_ms, 50'000);
+  job.mutable_spec()->set_time_limit_seconds(30);
+  job.set_held_before_seconds(10);
+  EXPECT_EQ(QueuedJobOf(job).planned_ms, 20'000);
+  job.set_state(v1::RUNNING);
+  job.set_placed_unix_ms(kNowMs - 5000);
+  EXPECT_EQ(PlannedEndMs(job, kNowMs), kNowMs + 15'000);
+  job.mutable_progress()->set_step(98);
+  EXPECT_EQ(PlannedEndMs(job, kNowMs), kNowMs + 1000);
 }
 
 TEST(BudgetTest, TheWeakestChosenWorkerSetsTheRates) {

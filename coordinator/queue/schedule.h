@@ -1,0 +1,79 @@
+// Which waiting jobs start now, which devices are kept for whom, what all others wait for and when
+// they may start: the policy of the queue (docs/queue.md, decision 31).
+//
+// Jobs are considered by priority, then in the order of their submission. A gang starts as a whole
+// or not at all. The first job that must wait for devices gets a reservation: the earliest time at
+// which enough of them are free together by the planned ends of what holds them. A job behind it
+// may start before it (EASY backfill) on devices that the reservation does not need, or on any if
+// it is planned to end before. Where that time is not known, all workers that match the first job
+// are kept for it. Jobs that match none of the workers of a reservation get reservations of their
+// own.
+//
+// Pure and deterministic: the time is an argument. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "coordinator/queue/need.h"
+
+namespace terrace {
+
+// Of the jobs that wait, the first so many get an estimated start.
+inline constexpr size_t kJobsEstimatedMax = 32;
+
+// Views are borrowed for the call.
+struct QueuedJob {
+  std::string_view id;
+  Need need;
+  uint32_t ranks = 1;               // at most need.nodes * need.devices
+  double priority = 0;              // the higher starts first
+  int64_t submitted_ms = 0;         // of the same priority the first starts first
+  int64_t planned_ms = kUnknownMs;  // that it will hold its devices
+};
+
+enum class WaitFor { kDevices, kWorker, kPriority };
+
+// One of the reasons why a job waits, with a sentence.
+struct WaitReason {
+  WaitFor what = WaitFor::kDevices;
+  std::string text;
+};
+
+// Why a job waits and when it may start. Shared by jobs that are told the same, of which there may
+// be thousands.
+struct WaitStory {
+  std::vector<WaitReason> reasons;  // at least one
+  int64_t starts_ms = kUnknownMs;   // estimated
+  std::string estimate;             // what the estimate rests on, or why there is none
+};
+
+// Of a job that no worker could hold.
+WaitStory NoWorkerStory(std::string text);
+// "needs 1 worker with 4 devices; 0 of the 8 devices on 2 matching workers are free now, and job
+// a-1 is ahead of it".
+std::string MessageOf(const WaitStory& story);
+
+struct RankPlace {
+  size_t node = 0;  // index
+  uint32_t device = 0;
+};
+
+struct QueueDecision {
+  size_t job = 0;                          // index
+  std::vector<RankPlace> ranks;            // empty: the job waits
+  std::shared_ptr<const WaitStory> waits;  // of a job that waits
+};
+
+// One decision for each of `jobs`, in the order in which they were considered.
+std::vector<QueueDecision> ScheduleQueue(absl::Span<const QueuedJob> jobs,
+                                         std::vector<QueueNode> nodes, int64_t now_ms);
+
+}  // namespace terrace
