@@ -26,6 +26,7 @@
 #include "proto/v1/evaluation.grpc.pb.h"
 #include "proto/v1/hold.grpc.pb.h"
 #include "proto/v1/job.grpc.pb.h"
+#include "proto/v1/queue.grpc.pb.h"
 
 namespace terrace {
 namespace {
@@ -88,12 +89,21 @@ class GrpcConnection final : public Connection {
         dialed_(dialed),
         drains_(v1::DrainService::NewStub(channel)),
         holds_(v1::HoldService::NewStub(channel)),
+        queue_(v1::QueueService::NewStub(channel)),
         stub_(v1::JobService::NewStub(channel)),
         evaluations_(v1::EvaluationService::NewStub(channel)),
         channel_(std::move(channel)) {}
 
-  absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold) override {
+  absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold,
+                                 const std::vector<v1::Dependency>& dependencies) override {
     const Waiting waiting("planning");
+    if (!dependencies.empty()) {
+      v1::SubmitAfterRequest after;
+      *after.mutable_submission() = request;
+      *after.mutable_dependencies() = {dependencies.begin(), dependencies.end()};
+      after.set_hold(hold);
+      return JobOf(&v1::QueueService::Stub::SubmitAfter, after, kPlanTimeout);
+    }
     if (!hold) return JobOf(&v1::JobService::Stub::Submit, request, kPlanTimeout);
     v1::SubmitHeldRequest held;
     *held.mutable_submission() = request;
@@ -224,6 +234,8 @@ class GrpcConnection final : public Connection {
       return drains_.get();
     } else if constexpr (std::is_same_v<Service, v1::HoldService::Stub>) {
       return holds_.get();
+    } else if constexpr (std::is_same_v<Service, v1::QueueService::Stub>) {
+      return queue_.get();
     } else {
       return stub_.get();
     }
@@ -290,6 +302,7 @@ class GrpcConnection final : public Connection {
   const Dialed dialed_;
   const std::unique_ptr<v1::DrainService::Stub> drains_;
   const std::unique_ptr<v1::HoldService::Stub> holds_;
+  const std::unique_ptr<v1::QueueService::Stub> queue_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
   const std::unique_ptr<v1::EvaluationService::Stub> evaluations_;
   const std::shared_ptr<grpc::Channel> channel_;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,8 +29,9 @@ class Connection {
 
   // Of all calls: UNAVAILABLE, with the address and what to do, when nobody answers;
   // FAILED_PRECONDITION when the coordinator is too old to know the call.
-  // A job that is held is PAUSED until it is resumed.
-  virtual absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold = false) = 0;
+  // A job that is held is PAUSED until it is resumed; one with dependencies starts after them.
+  virtual absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold = false,
+                                         const std::vector<v1::Dependency>& dependencies = {}) = 0;
   virtual absl::StatusOr<v1::Job> Get(const std::string& id) = 0;
   virtual absl::StatusOr<v1::ListJobsResponse> List(bool all) = 0;
   virtual absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) = 0;

@@ -84,6 +84,8 @@ struct SubmitOptions {
   std::string spec_path;
   bool watch = false;
   bool hold = false;  // PAUSED until it is resumed
+  // Jobs that must have ended before it starts: with success, in any way, without success.
+  std::vector<std::string> after, after_any, after_failed;
 };
 struct PlanOptions {
   std::string spec_path;

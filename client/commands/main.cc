@@ -241,6 +241,14 @@ class CommandLine {
     submit->add_flag("--watch", submit_.watch, "Then watch it");
     submit->add_flag("--hold", submit_.hold,
                      "Paused from the beginning: it runs once it is resumed");
+    const auto after = [submit](const char* flag, std::vector<std::string>& jobs,
+                                const char* meaning) {
+      submit->add_option(flag, jobs, meaning)->delimiter(',')->type_name("JOB,...");
+    };
+    after("--after", submit_.after, "It starts after these jobs have succeeded");
+    after("--after-any", submit_.after_any, "It starts after these jobs have ended in any way");
+    after("--after-failed", submit_.after_failed,
+          "It starts after these jobs have failed or were cancelled");
     On(submit, [this] { return SubmitCommand(global_, submit_); });
 
     CLI::App* list = app_.add_subcommand("ls", "List jobs");

@@ -60,6 +60,18 @@ std::string RecoveryText(const v1::Restart& restart) {
   return text;
 }
 
+// "a-1 has succeeded, b-2 has ended": what must be so before it starts.
+std::string AfterText(const v1::Job& job) {
+  std::string text;
+  for (const v1::Dependency& one : job.dependencies()) {
+    const char* what = one.condition() == v1::DEPENDENCY_ENDED    ? "ended"
+                       : one.condition() == v1::DEPENDENCY_FAILED ? "failed"
+                                                                  : "succeeded";
+    absl::StrAppend(&text, text.empty() ? "" : ", ", one.job(), " has ", what);
+  }
+  return text;
+}
+
 // A line for each reason why the job waits, and when it may start.
 void PrintWaits(const v1::Job& job, int64_t now_ms) {
   for (const v1::Wait& wait : job.waits())
@@ -106,6 +118,7 @@ void PrintStatus(const v1::Job& job) {
   Line("state", state);
   Line("message", job.message());
   PrintWaits(job, now_ms);
+  Line("after", AfterText(job));
   PrintHang(job, now_ms);
   Line("submitted", FormatAge(job.submitted_unix_ms(), now_ms) + " ago" +
                         (job.owner().empty() ? "" : " by " + job.owner()));

@@ -44,10 +44,9 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
     Ask(std::move(request), 0, [self = shared_from_this()](Answer read) {
       if (!read.ok()) return self->done(read.status());
       self->spec = std::move(*read->mutable_spec());
-      if (const absl::Status admitted = self->control.reconciler().Admit(&self->spec);
-          !admitted.ok()) {
-        return self->done(admitted);
-      }
+      absl::Status admitted = self->control.reconciler().Admit(&self->spec);
+      if (admitted.ok()) admitted = self->control.reconciler().CheckAfter(self->after);
+      if (!admitted.ok()) return self->done(admitted);
       if (const std::string& taken = read->taken_directory(); !taken.empty()) {
         const std::string& directory = self->spec.checkpoint().directory();
         const absl::Status free = self->control.reconciler().CheckDirectoryIsFree(directory, taken);
@@ -94,6 +93,7 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
   std::optional<v1::EvaluateWork> evaluate;
   std::function<void(const v1::EvaluationProgress&)> tell;
   bool to_train = false;
+  Dependencies after;  // of a job that is submitted
   v1::JobSpec spec;
   bool placeable = false;
   std::function<void(Answer)> done;
@@ -170,23 +170,22 @@ Budget BudgetOfSpec(const v1::JobSpec& spec) {
   return budget;
 }
 
-void Submit(Control& control, const v1::SubmitRequest& request, const SubmitAs& as,
+void Submit(Control& control, const v1::SubmitRequest& request, const Submitted& as,
             std::function<bool()> abandoned, std::function<void(absl::StatusOr<v1::Job>)> done) {
   auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
   pipeline->to_train = !request.dry_run();
+  pipeline->after = as.after;
   pipeline->done = [pipe = pipeline.get(), &control, as, dry_run = request.dry_run(),
                     done = std::move(done)](Answer planned) {
     if (!planned.ok()) return done(planned.status());
     if (dry_run) return done(DryJob(pipe->spec, planned->plan()));
     if (pipe->placeable) {
-      return done(control.reconciler().Submit(pipe->spec, PlannedOf(std::move(planned)),
-                                              as.admission, as.owner));
+      return done(control.reconciler().Submit(pipe->spec, PlannedOf(std::move(planned)), as));
     }
     const absl::Status waits = control.reconciler().BudgetNow(pipe->spec).status();
     done(control.reconciler().Submit(
         pipe->spec,
-        waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits,
-        as.admission, as.owner));
+        waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits, as));
   };
   pipeline->Start(request.yaml(), request.base_directory());
 }

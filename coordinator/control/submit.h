@@ -16,11 +16,7 @@ namespace terrace {
 // called, which is once, on the loop. INVALID_ARGUMENT: the spec is wrong. RESOURCE_EXHAUSTED: it
 // does not fit. With dry_run the job has a plan and is not stored. When no registered worker could
 // hold the job it is checked against what the spec asks for, and admitted without a plan.
-struct SubmitAs {
-  Admission admission = Admission::kQueued;
-  std::string owner;  // who asks; empty: nobody knows
-};
-void Submit(Control& control, const v1::SubmitRequest& request, const SubmitAs& as,
+void Submit(Control& control, const v1::SubmitRequest& request, const Submitted& as,
             std::function<bool()> abandoned, std::function<void(absl::StatusOr<v1::Job>)> done);
 
 // The listing of a stored job's programs, or of what a YAML would compile to.

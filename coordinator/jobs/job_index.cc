@@ -45,6 +45,10 @@ void JobIndex::Put(const v1::Job& job) {
     known.number = NumberOf(job.id());
     known.directory = DirectoryName(job.spec().checkpoint().directory());
     if (!known.directory.empty()) by_directory_.emplace(known.directory, job.id());
+    for (const v1::Dependency& dependency : job.dependencies()) {
+      known.after.push_back(dependency.job());
+      dependents_.emplace(dependency.job(), job.id());
+    }
   }
   const bool has_gang = HoldsDevices(job.state()) || job.state() == v1::RECOVERING;
   SetMember(&with_gang_, job.id(), has_gang);
@@ -89,12 +93,24 @@ void JobIndex::Erase(std::string_view id) {
   const auto [begin, end] = by_directory_.equal_range(known.directory);
   const auto writer = std::find_if(begin, end, [&](const auto& one) { return one.second == name; });
   if (writer != end) by_directory_.erase(writer);
+  for (const std::string& before : known.after) {
+    const auto [first, last] = dependents_.equal_range(before);
+    const auto own = std::find_if(first, last, [&](const auto& one) { return one.second == name; });
+    if (own != last) dependents_.erase(own);
+  }
   known_.erase(found);
 }
 
 const std::set<std::string>& JobIndex::On(std::string_view worker) const {
   const auto found = by_worker_.find(worker);
   return found == by_worker_.end() ? none_ : found->second;
+}
+
+std::vector<std::string> JobIndex::DependentsOf(std::string_view id) const {
+  std::vector<std::string> dependents;
+  const auto [begin, end] = dependents_.equal_range(id);
+  for (auto one = begin; one != end; ++one) dependents.push_back(one->second);
+  return dependents;
 }
 
 std::string_view JobIndex::WriterTo(std::string_view directory) const {

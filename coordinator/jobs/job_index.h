@@ -36,6 +36,9 @@ class JobIndex {
   // One that writes its checkpoints there, of a path without a slash at its end; empty: none does.
   std::string_view WriterTo(std::string_view directory) const;
 
+  // Jobs that start only after that one.
+  std::vector<std::string> DependentsOf(std::string_view id) const;
+
   // Without the slash that a path may have at its end.
   static std::string_view DirectoryName(std::string_view path);
 
@@ -45,6 +48,7 @@ class JobIndex {
     int64_t epoch = -1;                // of `workers`
     std::vector<std::string> workers;  // of its gang; empty: it has none
     std::string directory;
+    std::vector<std::string> after;  // jobs
   };
 
   void Place(const v1::Job& job, bool has_gang, Known* known);
@@ -57,6 +61,7 @@ class JobIndex {
   std::set<std::string> shrinking_;
   std::map<std::string, std::set<std::string>, std::less<>> by_worker_;
   std::multimap<std::string, std::string, std::less<>> by_directory_;
+  std::multimap<std::string, std::string, std::less<>> dependents_;  // by the job before them
   const std::set<std::string> none_;
 };
 

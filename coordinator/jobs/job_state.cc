@@ -491,6 +491,11 @@ class Rules {
     return mover_.To(job_.has_plan() ? v1::QUEUED : v1::PENDING, v1::REASON_NONE, "");
   }
 
+  absl::StatusOr<Transition> operator()(const DependencyFailed& input) {
+    if (HasEnded(job_.state()) || job_.epoch() > 0) return Illegal(job_, "it has started");
+    return mover_.To(v1::FAILED, v1::REASON_DEPENDENCY_FAILED, input.message);
+  }
+
  private:
   absl::StatusOr<Transition> RestartHanging(const RanksObserved& input) {
     const auto of = std::find_if(input.ranks.begin(), input.ranks.end(), [&](const RankView& view) {

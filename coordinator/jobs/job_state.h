@@ -112,8 +112,12 @@ struct PauseAsked {
   bool force = false;  // also a job that runs, at once
 };
 struct ResumeAsked {};
-using JobInput = std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed,
-                              RanksObserved, Progressed, CancelAsked, PauseAsked, ResumeAsked>;
+struct DependencyFailed {  // a job that it waits for has ended in another way than it needs
+  std::string message;
+};
+using JobInput =
+    std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed, RanksObserved,
+                 Progressed, CancelAsked, PauseAsked, ResumeAsked, DependencyFailed>;
 
 struct Transition {
   v1::Job job;             // only when it has changed

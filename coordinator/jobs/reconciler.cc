@@ -49,6 +49,7 @@ absl::Status Reconciler::Load() {
     Entry& entry = jobs_[id] = {.job = std::move(job), .last_sequence = sequence, .done = done};
     LoadHistory(entry);
     NoteChange(entry.job, entry);
+    if (entry.job.dependencies_size() > 0) dependents_due_.insert(id);
   }
   ASSIGN_OR_RETURN(const std::vector<LearnedMemory> learned, store_.Learned());
   for (const LearnedMemory& one : learned) {

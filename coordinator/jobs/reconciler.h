@@ -11,9 +11,10 @@
 // only.
 //
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_looks.cc,
-// reconciler_placing.cc, reconciler_planning.cc, reconciler_memory.cc, reconciler_stats.cc,
-// reconciler_workers.cc, reconciler_history.cc, reconciler_drain.cc, reconciler_hang.cc. The
-// outside comes in through ControlPorts. Used only on the control loop's thread.
+// reconciler_placing.cc, reconciler_queue.cc, reconciler_planning.cc, reconciler_memory.cc,
+// reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc, reconciler_drain.cc,
+// reconciler_hang.cc. The outside comes in through ControlPorts. Used only on the control loop's
+// thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,6 +37,7 @@
 #include "coordinator/hardware/budget.h"
 #include "coordinator/jobs/cluster.h"
 #include "coordinator/jobs/control_stats.h"
+#include "coordinator/jobs/dependencies.h"
 #include "coordinator/jobs/history.h"
 #include "coordinator/jobs/job_index.h"
 #include "coordinator/jobs/job_row.h"
@@ -91,8 +93,12 @@ class ControlPorts {
   virtual void EventsStored(std::string_view job) = 0;
 };
 
-// Where a job begins: in the queue, or PAUSED, until it is resumed.
-enum class Admission { kQueued, kHeld };
+// How a job is submitted.
+struct Submitted {
+  bool held = false;   // PAUSED from its beginning, until it is resumed
+  std::string owner;   // who asks; empty: nobody knows
+  Dependencies after;  // jobs that must have ended before it starts
+};
 
 class Reconciler {
  public:
@@ -119,10 +125,11 @@ class Reconciler {
 
   // ---- clients ----
   // Stores the job as QUEUED: with its programs when `planned`, else for want of a worker, with
-  // that sentence. A held one is PAUSED at once. `owner` is who asks; empty: nobody knows.
+  // that sentence.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<PlannedJob>& planned,
-                                 Admission admission = Admission::kQueued,
-                                 std::string_view owner = "");
+                                 const Submitted& as = {});
+  // As dependencies.h has it, of a job that would be submitted now.
+  absl::Status CheckAfter(const Dependencies& dependencies) const;
   // Fills in what the spec leaves to this coordinator. INVALID_ARGUMENT: it asks for what this
   // coordinator does not allow.
   absl::Status Admit(v1::JobSpec* spec) const;
@@ -302,6 +309,12 @@ class Reconciler {
   // Of the workers on which something has changed. Also how a worker learns that it may forget
   // ranks that have ended.
   void StopStrays();
+  // Of a job that there is or was.
+  std::optional<v1::JobState> StateOf(std::string_view id) const;
+  // What must happen before it may take devices; empty: nothing.
+  std::string WaitsFirst(const v1::Job& job) const;
+  // Jobs whose dependencies can never be met any more end.
+  void EndUnmet();
   // Planned jobs that wait, when anything has changed that may be about them.
   void PlaceJobs();
   // The job waits. Stored when that, or the first reason, is new.
@@ -359,6 +372,7 @@ class Reconciler {
   JobIndex index_;                                   // of jobs_
   std::set<std::pair<int64_t, std::string>> looks_;  // when which job is to be looked at
   std::set<std::string> strays_on_;                  // workers to be looked at for strays
+  std::set<std::string> dependents_due_;             // jobs that are to be looked at by EndUnmet
   std::set<std::string> unwritten_;                  // jobs whose progress is not stored
   int64_t progress_look_ns_ = INT64_MIN;             // when unwritten_ is looked at next
   int64_t history_look_ns_ = INT64_MIN;

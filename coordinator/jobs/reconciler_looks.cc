@@ -26,6 +26,7 @@ void Reconciler::NoteChange(const v1::Job& before, Entry& entry) {
       strays_on_.insert(rank.worker());
   }
   if (HasEnded(job.state())) {
+    for (std::string& id : index_.DependentsOf(job.id())) dependents_due_.insert(std::move(id));
     index_.Erase(job.id());
     unwritten_.erase(job.id());
     return LookAt(entry, kNeverNs);

@@ -38,6 +38,7 @@ void Reconciler::Pass() {
   StopStrays();
   PlanJobs();
   FindSmallerLayouts();
+  EndUnmet();
   PlaceJobs();
   AnswerWaits();
   FlushProgress();

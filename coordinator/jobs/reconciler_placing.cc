@@ -60,7 +60,10 @@ void Reconciler::PlaceJobs() {
   const int64_t unix_ms = clock_.UnixMillis();
   std::vector<QueuedJob> jobs;
   jobs.reserve(waiting.size());
-  for (const v1::Job* job : waiting) jobs.push_back(QueuedJobOf(*job));
+  for (const v1::Job* job : waiting) {
+    jobs.push_back(QueuedJobOf(*job));
+    if (job->dependencies_size() > 0) jobs.back().waits_first = WaitsFirst(*job);
+  }
   const std::vector<QueueNode> nodes = FreeNodes(unix_ms);
   bool placed = false;
   for (QueueDecision& decision : ScheduleQueue(jobs, nodes, unix_ms)) {

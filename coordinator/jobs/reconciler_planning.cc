@@ -67,21 +67,23 @@ std::vector<std::string> Reconciler::CheckpointDirectories() const {
 
 absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
                                            const absl::StatusOr<PlannedJob>& planned,
-                                           Admission admission, std::string_view owner) {
+                                           const Submitted& as) {
   if (jobs_.size() >= kActiveJobsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         kActiveJobsMax, " jobs have not ended yet, the most this coordinator holds: try later"));
   }
   RETURN_IF_ERROR(
       CheckDirectoryIsFree(spec.checkpoint().directory(), spec.checkpoint().directory()));
+  RETURN_IF_ERROR(CheckAfter(as.after));
   const std::string id = absl::StrCat(spec.name(), "-", last_number_ + 1);
   Entry entry{.job = NewJob(id, spec, clock_.UnixMillis())};
-  entry.job.set_owner(std::string(owner));
+  entry.job.set_owner(as.owner);
+  *entry.job.mutable_dependencies() = as.after;
   JobInput input = planned.ok() ? JobInput(Planned{planned->plan})
                                 : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
                                                     std::string(planned.status().message())});
   ASSIGN_OR_RETURN(Transition transition, Apply(entry.job, input, clock_.UnixMillis()));
-  if (admission == Admission::kHeld) {  // in the same write: it is never placed in between
+  if (as.held) {  // in the same write: it is never placed in between
     const v1::Job queued = std::move(transition.job);
     ASSIGN_OR_RETURN(transition, Apply(queued, PauseAsked{}, clock_.UnixMillis()));
   }
@@ -89,8 +91,7 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
                         planned.ok() ? planned->programs : std::vector<StoredProgram>()));
   ++last_number_;
   ++stats_.jobs[entry.job.state()];
-  log::Info("accepted job ", id, owner.empty() ? "" : " of ", Absl(owner),
-            admission == Admission::kHeld ? ", held" : "");
+  log::Info("accepted job ", id, as.owner.empty() ? "" : " of ", as.owner, as.held ? ", held" : "");
   Entry& added = jobs_[id] = std::move(entry);
   NoteChange(added.job, added);
   ports_.EventsStored(id);
@@ -123,8 +124,10 @@ void Reconciler::PlanOrWait(const std::string& id, Entry& entry) {
   if (budget.ok()) {
     if (Text(*budget) != entry.budget) StartPlanning(id, entry, *budget);
   } else if (!entry.job.has_plan()) {  // else PlaceJobs says what it waits for
-    Wait(entry,
-         std::make_shared<const WaitStory>(NoWorkerStory(std::string(budget.status().message()))));
+    WaitStory story = NoWorkerStory(std::string(budget.status().message()));
+    if (std::string first = WaitsFirst(entry.job); !first.empty())
+      story.reasons.push_back({WaitFor::kDependency, std::move(first)});
+    Wait(entry, std::make_shared<const WaitStory>(std::move(story)));
   }
 }
 

@@ -140,6 +140,8 @@ v1::Reason ReasonOf(WaitFor what) {
   switch (what) {
     case WaitFor::kWorker:
       return v1::REASON_NO_MATCHING_WORKER;
+    case WaitFor::kDependency:
+      return v1::REASON_DEPENDENCY;
     case WaitFor::kPriority:
       return v1::REASON_PRIORITY;
     case WaitFor::kDevices:

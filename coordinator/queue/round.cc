@@ -16,6 +16,7 @@ namespace {
 constexpr int kTriesMax = 256;
 
 constexpr char kByPlan[] = "by the planned ends of the jobs that run and of those ahead of it";
+constexpr char kWaitsFirst[] = "not known: it may not take devices yet";
 constexpr char kEndUnknown[] =
     "not known: it is not known when the jobs end that hold the devices it needs";
 
@@ -51,6 +52,8 @@ QueueDecision QueueRound::Consider(const QueuedJob& job) {
     }
     return Waits(group.story);
   }
+  if (!job.waits_first.empty())
+    return Waits(NotYet(job, {WaitFor::kDependency, job.waits_first}, group));
   if (IsTried(job, group)) {
     const int64_t end_ms = EndMs(job, now_ms_);
     const std::vector<size_t> workers = WorkersFor(job, group, end_ms);
@@ -138,6 +141,17 @@ const QueueRound::Reservation* QueueRound::ReservationOn(const std::vector<size_
     if (kept_[node].by != nullptr) return kept_[node].by;
   }
   return nullptr;
+}
+
+// What there is of devices is as when the first such job of its need was considered.
+std::shared_ptr<const WaitStory> QueueRound::NotYet(const QueuedJob& job, WaitReason first,
+                                                    Group& group) {
+  if (!group.busy.has_value())
+    group.busy = WaitReason{WaitFor::kDevices, BusyText(job.need, group.matching, nodes_)};
+  WaitStory story;
+  story.reasons = {std::move(first), *group.busy};
+  story.estimate = kWaitsFirst;
+  return std::make_shared<const WaitStory>(std::move(story));
 }
 
 std::shared_ptr<const WaitStory> QueueRound::StoryOf(const QueuedJob& job, Group& group) {

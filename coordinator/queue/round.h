@@ -50,6 +50,7 @@ class QueueRound {
     // What is planned to take so long, or longer, finds no devices any more.
     std::optional<int64_t> fails_from_ms;
     std::shared_ptr<const WaitStory> story;  // of all that wait and get no estimate
+    std::optional<WaitReason> busy;          // of those that wait for something else first
   };
 
   // A job whose start is estimated.
@@ -68,6 +69,8 @@ class QueueRound {
   std::vector<RankPlace> Take(const QueuedJob& job, const std::vector<size_t>& workers,
                               int64_t end_ms);
   void Reserve(const QueuedJob& job, const Group& group);
+  // Of a job that may not take devices yet, for this reason.
+  std::shared_ptr<const WaitStory> NotYet(const QueuedJob& job, WaitReason first, Group& group);
   std::shared_ptr<const WaitStory> StoryOf(const QueuedJob& job, Group& group);
   // The first reservation on any of them; null: there is none.
   const Reservation* ReservationOn(const std::vector<size_t>& workers) const;

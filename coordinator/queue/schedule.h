@@ -37,9 +37,12 @@ struct QueuedJob {
   double priority = 0;              // the higher starts first
   int64_t submitted_ms = 0;         // of the same priority the first starts first
   int64_t planned_ms = kUnknownMs;  // that it will hold its devices
+  // What must happen before it may take devices, as a sentence; empty: nothing. Nothing is kept for
+  // it meanwhile.
+  std::string waits_first = {};
 };
 
-enum class WaitFor { kDevices, kWorker, kPriority };
+enum class WaitFor { kDevices, kWorker, kPriority, kDependency };
 
 // One of the reasons why a job waits, with a sentence.
 struct WaitReason {

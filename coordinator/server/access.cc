@@ -32,6 +32,8 @@ constexpr CallRule kRules[] = {
     {kJobs, "ListNodes",                             kReads,   {N,     Y,     Y,        Y}},
     {kJobs, "GetMemory",                             kReads,   {N,     Y,     Y,        Y}},
     {"terrace.v1.HoldService", "SubmitHeld",         kChanges, {N,     N,     Y,        Y}},
+    {"terrace.v1.QueueService", "SubmitAfter",       kChanges, {N,     N,     Y,        Y}},
+    {"terrace.v1.QueueService", "ListShares",        kReads,   {N,     Y,     Y,        Y}},
     {"terrace.v1.EvaluationService", "Evaluate",     kReads,   {N,     N,     Y,        Y}},
     {kDrains, "Drain",                               kChanges, {O,     N,     N,        Y}},
     {kDrains, "Undrain",                             kChanges, {O,     N,     N,        Y}},

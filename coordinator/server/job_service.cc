@@ -8,8 +8,8 @@
 #include "coordinator/control/submit.h"
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/stream_writer.h"
+#include "coordinator/server/submission.h"
 #include "coordinator/server/unary_calls.h"
-#include "proto/v1/hold.grpc.pb.h"
 #include "proto/v1/job.grpc.pb.h"
 
 namespace terrace {
@@ -126,35 +126,6 @@ class LogStream final : public StreamWriter<v1::LogsChunk> {
   absl::Status end_;
 };
 
-// What a submission needs beside its request.
-struct Submission {
-  Control& control;
-  const UnaryCalls& calls;
-  std::string_view method;
-  Admission admission;
-};
-
-template <typename Response>
-grpc::ServerUnaryReactor* PlanAndSubmit(const Submission& submission,
-                                        grpc::CallbackServerContext* context,
-                                        const v1::SubmitRequest& request, Response* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();  // may be asked for once only
-  std::shared_ptr<GuardedCall> call = submission.calls.guard().Begin(submission.method, *context);
-  call->changes = !request.dry_run();
-  call->record.arguments["base_directory"] = request.base_directory();
-  auto finish = submission.calls.Finisher(call, reactor);
-  Submit(
-      submission.control, request,
-      {.admission = submission.admission, .owner = call->record.caller.User()},
-      [context] { return context->IsCancelled(); },
-      [response, call, finish](absl::StatusOr<v1::Job> job) {
-        if (job.ok()) call->record.job = job->id();
-        if (job.ok()) *response->mutable_job() = *std::move(job);
-        finish(job.status());
-      });
-  return reactor;
-}
-
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
   JobServiceImpl(Control& control, const CallGuard& guard)
@@ -163,8 +134,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
                                    v1::SubmitResponse* response) override {
-    return PlanAndSubmit({control_, calls_, "Submit", Admission::kQueued}, context, *request,
-                         response);
+    return PlanAndSubmit({control_, calls_, "Submit"}, context, *request, response);
   }
 
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
@@ -280,31 +250,10 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   const UnaryCalls calls_;
 };
 
-class HoldServiceImpl final : public v1::HoldService::CallbackService {
- public:
-  HoldServiceImpl(Control& control, const CallGuard& guard)
-      : control_(control), calls_(control.loop(), guard) {}
-
-  grpc::ServerUnaryReactor* SubmitHeld(grpc::CallbackServerContext* context,
-                                       const v1::SubmitHeldRequest* request,
-                                       v1::SubmitHeldResponse* response) override {
-    return PlanAndSubmit({control_, calls_, "SubmitHeld", Admission::kHeld}, context,
-                         request->submission(), response);
-  }
-
- private:
-  Control& control_;
-  const UnaryCalls calls_;
-};
-
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeJobService(Control& control, const CallGuard& guard) {
   return std::make_unique<JobServiceImpl>(control, guard);
-}
-
-std::unique_ptr<grpc::Service> MakeHoldService(Control& control, const CallGuard& guard) {
-  return std::make_unique<HoldServiceImpl>(control, guard);
 }
 
 }  // namespace terrace

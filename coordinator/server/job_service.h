@@ -1,5 +1,4 @@
-// The API of clients (JobService in proto/v1/job.proto, HoldService in proto/v1/hold.proto) on top
-// of Control.
+// The API of clients (JobService in proto/v1/job.proto) on top of Control.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,8 +16,5 @@ namespace terrace {
 
 // Both are borrowed.
 std::unique_ptr<grpc::Service> MakeJobService(Control& control, const CallGuard& guard);
-
-// Jobs that are submitted held.
-std::unique_ptr<grpc::Service> MakeHoldService(Control& control, const CallGuard& guard);
 
 }  // namespace terrace

@@ -30,6 +30,7 @@
 #include "coordinator/server/gatekeeper.h"
 #include "coordinator/server/job_service.h"
 #include "coordinator/server/metrics.h"
+#include "coordinator/server/queue_service.h"
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/worker_service.h"
 #include "coordinator/store/sqlite_store.h"
@@ -187,14 +188,15 @@ absl::Status Serve(const ServeOptions& options) {
                         });
   const auto jobs = MakeJobService(control, guard);
   const auto held = MakeHoldService(control, guard);
+  const auto queue = MakeQueueService(control, guard);
   const auto drains = MakeDrainService(control, guard);
   const auto workers = MakeWorkerService(control, guard, absl::StrCat(clock.UnixMillis()));
   const auto evaluations =
       MakeEvaluationService(control, kEvaluationShare * static_cast<double>(options.plan_seconds));
   RETURN_IF_ERROR(control.Start());
   ASSIGN_OR_RETURN(Listening listening, Listen(options, *tls,
-                                               {jobs.get(), held.get(), drains.get(), workers.get(),
-                                                evaluations.get()}));
+                                               {jobs.get(), held.get(), queue.get(), drains.get(),
+                                                workers.get(), evaluations.get()}));
   std::unique_ptr<HttpServer> scrapes;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));

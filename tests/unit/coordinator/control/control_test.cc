@@ -68,11 +68,10 @@ class ControlTest : public testing::Test {
     request.set_dry_run(dry_run);
     absl::StatusOr<v1::Job> result;
     absl::Notification done;
-    terrace::Submit(control_, request, {.admission = Admission::kQueued}, nullptr,
-                    [&](absl::StatusOr<v1::Job> job) {
-                      result = std::move(job);
-                      done.Notify();
-                    });
+    terrace::Submit(control_, request, {}, nullptr, [&](absl::StatusOr<v1::Job> job) {
+      result = std::move(job);
+      done.Notify();
+    });
     done.WaitForNotification();
     return result;
   }

@@ -71,7 +71,7 @@ TEST_F(ReconcilerPauseTest, AHeldJobIsNeverPlacedUntilItIsResumed) {
   FakeWorker& w0 = AddWorker("w0", 1);
   const v1::JobSpec spec = Spec("a");
   const auto held =
-      reconciler_->Submit(spec, PrepareFake(spec, *reconciler_->BudgetNow(spec)), Admission::kHeld);
+      reconciler_->Submit(spec, PrepareFake(spec, *reconciler_->BudgetNow(spec)), {.held = true});
   ASSERT_TRUE(held.ok()) << held.status();
   EXPECT_EQ(held->state(), v1::PAUSED);
   EXPECT_EQ(held->reason(), v1::REASON_PAUSED_BY_USER);
@@ -94,7 +94,7 @@ TEST_F(ReconcilerPauseTest, AHeldJobIsNeverPlacedUntilItIsResumed) {
 TEST_F(ReconcilerPauseTest, AJobThatIsHeldBeforeAnyWorkerIsPlannedWhenItIsResumed) {
   const v1::JobSpec spec = Spec("a");
   const auto held =
-      reconciler_->Submit(spec, reconciler_->BudgetNow(spec).status(), Admission::kHeld);
+      reconciler_->Submit(spec, reconciler_->BudgetNow(spec).status(), {.held = true});
   ASSERT_TRUE(held.ok()) << held.status();
   AddWorker("w0", 1);
   Pass(60'000);

@@ -358,7 +358,7 @@ TEST_F(ReconcilerTest, AWorkerSpeaksOnlyOfWhatRunsThere) {
 
 TEST_F(ReconcilerTest, AJobKnowsWhoSubmittedIt) {
   const auto job =
-      reconciler_->Submit(Spec("a"), absl::NotFoundError("no worker"), Admission::kQueued, "alice");
+      reconciler_->Submit(Spec("a"), absl::NotFoundError("no worker"), {.owner = "alice"});
   ASSERT_TRUE(job.ok());
   EXPECT_EQ(job->owner(), "alice");
   StartCoordinator();

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/server/queue_service.h"
+
+#include <utility>
+
+#include "coordinator/server/submission.h"
+#include "proto/v1/hold.grpc.pb.h"
+#include "proto/v1/queue.grpc.pb.h"
+
+namespace terrace {
+namespace {
+
+class HoldServiceImpl final : public v1::HoldService::CallbackService {
+ public:
+  HoldServiceImpl(Control& control, const CallGuard& guard)
+      : control_(control), calls_(control.loop(), guard) {}
+
+  grpc::ServerUnaryReactor* SubmitHeld(grpc::CallbackServerContext* context,
+                                       const v1::SubmitHeldRequest* request,
+                                       v1::SubmitHeldResponse* response) override {
+    return PlanAndSubmit({control_, calls_, "SubmitHeld", {.held = true}}, context,
+                         request->submission(), response);
+  }
+
+ private:
+  Control& control_;
+  const UnaryCalls calls_;
+};
+
+class QueueServiceImpl final : public v1::QueueService::CallbackService {
+ public:
+  QueueServiceImpl(Control& control, const CallGuard& guard)
+      : control_(control), calls_(control.loop(), guard) {}
+
+  grpc::ServerUnaryReactor* SubmitAfter(grpc::CallbackServerContext* context,
+                                        const v1::SubmitAfterRequest* request,
+                                        v1::SubmitAfterResponse* response) override {
+    Submitted as{.held = request->hold()};
+    as.after = request->dependencies();
+    return PlanAndSubmit({control_, calls_, "SubmitAfter", std::move(as)}, context,
+                         request->submission(), response);
+  }
+
+ private:
+  Control& control_;
+  const UnaryCalls calls_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeHoldService(Control& control, const CallGuard& guard) {
+  return std::make_unique<HoldServiceImpl>(control, guard);
+}
+
+std::unique_ptr<grpc::Service> MakeQueueService(Control& control, const CallGuard& guard) {
+  return std::make_unique<QueueServiceImpl>(control, guard);
+}
+
+}  // namespace terrace
