@@ -166,6 +166,11 @@ class GrpcConnection final : public Connection {
     RETURN_IF_ERROR(Call(&v1::DrainService::Stub::ListDrains, v1::ListDrainsRequest(), &response));
     return response;
   }
+  absl::StatusOr<v1::ListSharesResponse> ListShares() override {
+    v1::ListSharesResponse response;
+    RETURN_IF_ERROR(Call(&v1::QueueService::Stub::ListShares, v1::ListSharesRequest(), &response));
+    return response;
+  }
   absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) override {
     v1::GetMemoryRequest request;
     request.set_id(id);

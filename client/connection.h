@@ -18,6 +18,7 @@
 #include "proto/v1/drain.pb.h"
 #include "proto/v1/evaluation.pb.h"
 #include "proto/v1/job.pb.h"
+#include "proto/v1/queue.pb.h"
 
 namespace terrace {
 
@@ -42,6 +43,7 @@ class Connection {
   virtual absl::StatusOr<v1::DrainedNode> Drain(const v1::DrainRequest& request) = 0;
   virtual absl::StatusOr<v1::Drain> Undrain(const std::string& node) = 0;
   virtual absl::StatusOr<v1::ListDrainsResponse> ListDrains() = 0;
+  virtual absl::StatusOr<v1::ListSharesResponse> ListShares() = 0;
   virtual absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) = 0;
   // `tell` is told how far it is.
   virtual absl::StatusOr<v1::Evaluation> Evaluate(

@@ -26,6 +26,7 @@ int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options);
 int DrainCommand(const GlobalOptions& global, const DrainOptions& options);
 int CertsCommand(const GlobalOptions& global, const CertsOptions& options);
 int NodesCommand(const GlobalOptions& global);
+int SharesCommand(const GlobalOptions& global);
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
 // tokenize and ckpt: the work is done by terrace-rank, which holds the code that reads tokens and
 // tensors.

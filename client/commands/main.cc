@@ -290,6 +290,9 @@ class CommandLine {
     On(trace, [this] { return TraceCommand(global_, trace_); });
 
     AddChanges();
+    On(app_.add_subcommand("shares",
+                           "Show what each user's jobs have had of the devices, and hold"),
+       [this] { return SharesCommand(global_); });
     On(app_.add_subcommand("nodes", "List workers"), [this] { return NodesCommand(global_); });
     AddDrain();
   }

@@ -77,6 +77,7 @@ void PrintWaits(const v1::Job& job, int64_t now_ms) {
   for (const v1::Wait& wait : job.waits())
     Line("waits for", absl::StrCat(ReasonName(wait.reason()), ": ", wait.message()));
   if (job.estimate().empty()) return;
+  Line("priority", absl::StrFormat("%.2f (asked: %d)", job.priority(), job.spec().priority()));
   Line("starts", job.estimated_start_unix_ms() == 0
                      ? job.estimate()
                      : absl::StrCat("in about ", FormatAge(now_ms, job.estimated_start_unix_ms()),
@@ -106,6 +107,20 @@ void PrintHang(const v1::Job& job, int64_t now_ms) {
                          slow.rank(), slow.worker(), FormatAge(slow.since_unix_ms(), now_ms),
                          100 * slow.computing_ratio(), 100 * slow.peers_computing_ratio(),
                          100 * slow.peers_waiting_ratio()));
+  }
+}
+
+void PrintRestarts(const v1::Job& job, int64_t now_ms) {
+  Line("restarts", absl::StrCat(job.restarts()));
+  constexpr int kShown = 4;
+  for (int i = std::max(0, job.last_restarts_size() - kShown); i < job.last_restarts_size(); ++i) {
+    const v1::Restart& restart = job.last_restarts(i);
+    Line("restarted",
+         absl::StrCat(FormatAge(restart.unix_ms(), now_ms), " ago ",
+                      restart.step() == 0 ? "from the beginning"
+                                          : absl::StrCat("from step ", restart.step()),
+                      ": ", restart.message(), InBrackets(ReasonName(restart.reason())),
+                      RecoveryText(restart)));
   }
 }
 
@@ -159,17 +174,7 @@ void PrintStatus(const v1::Job& job) {
   Line("time", SpentText(job));
   Line("left", LeftText(job));
   Line("time limit", TimeLimitText(job));
-  Line("restarts", absl::StrCat(job.restarts()));
-  constexpr int kShown = 4;
-  for (int i = std::max(0, job.last_restarts_size() - kShown); i < job.last_restarts_size(); ++i) {
-    const v1::Restart& restart = job.last_restarts(i);
-    Line("restarted",
-         absl::StrCat(FormatAge(restart.unix_ms(), now_ms), " ago ",
-                      restart.step() == 0 ? "from the beginning"
-                                          : absl::StrCat("from step ", restart.step()),
-                      ": ", restart.message(), InBrackets(ReasonName(restart.reason())),
-                      RecoveryText(restart)));
-  }
+  PrintRestarts(job, now_ms);
   for (const v1::Adjustment& adjustment : job.adjustments()) {
     if (adjustment.change().empty()) continue;  // it is still being sought
     Line("adjusted", absl::StrCat("from step ", adjustment.step(), ": ", adjustment.change(), " (",

@@ -27,7 +27,7 @@
 #include "coordinator/cli/offline.h"
 #include "coordinator/cli/plan_files.h"
 #include "coordinator/cli/plan_output.h"
-#include "coordinator/cli/queue_flags.h"
+#include "coordinator/cli/queue_values.h"
 #include "coordinator/cli/what_if.h"
 #include "coordinator/hardware/cluster_file_keys.h"
 #include "coordinator/model/presets.h"
@@ -152,6 +152,37 @@ std::string DefaultStateDirectory() {
   if (state != nullptr && *state != '\0') return absl::StrCat(state, "/terrace/coordinator");
   if (home != nullptr) return absl::StrCat(home, "/.local/state/terrace/coordinator");
   return "/var/lib/terrace/coordinator";
+}
+
+void AddQueueFlags(CLI::App& app, QueueOptions& queue) {
+  const auto span = [&app](const char* flag, int64_t least, int64_t& seconds, const char* meaning) {
+    const auto read = [flag, least, &seconds](const std::string& text) {
+      const std::string wrong = ReadSpan(text, least, &seconds);
+      if (!wrong.empty()) throw CLI::ValidationError(flag, wrong);
+    };
+    app.add_option_function<std::string>(flag, read, meaning)->type_name("TIME");
+  };
+  span("--time-limit-default", 1, queue.time_limit_default_seconds,
+       "time_limit of jobs whose spec has none (12h); none if absent");
+  span("--time-limit-max", 1, queue.time_limit_max_seconds,
+       "the longest time_limit that a job may ask for, and what it gets without one (7d)");
+  span("--priority-age", 0, queue.priority_age_seconds,
+       "waiting so long raises a job's priority by 1 (1d); 0s: it does not");
+  span("--fair-share-half-life", 0, queue.fair_share_half_life_seconds,
+       "after which the devices that a user has had count half (7d); 0s: they do not count");
+  app.add_option("--quota-devices", queue.devices_quota,
+                 "devices that the jobs of one user may hold together; any number if absent")
+      ->check(CLI::PositiveNumber);
+  const auto read_quotas = [&queue](const std::vector<std::string>& quotas) {
+    for (const std::string& text : quotas) {
+      const std::string wrong = ReadQuota(text, &queue);
+      if (!wrong.empty()) throw CLI::ValidationError("--quota-devices-of", wrong);
+    }
+  };
+  app.add_option_function<std::vector<std::string>>(
+         "--quota-devices-of", read_quotas,
+         "the same of one user, in place of --quota-devices (alice=16); may be given again")
+      ->type_name("USER=N");
 }
 
 void AddServe(CLI::App& app, ServeOptions& serve) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/histogram.h"
-#include "coordinator/jobs/spent_time.h"
+#include "coordinator/history/spent_time.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {

@@ -11,9 +11,9 @@
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "coordinator/hardware/budget.h"
+#include "coordinator/history/spent_time.h"
 #include "coordinator/jobs/gang_failure.h"
 #include "coordinator/jobs/hang.h"
-#include "coordinator/jobs/spent_time.h"
 #include "coordinator/jobs/time_limit.h"
 
 namespace terrace {

@@ -22,6 +22,12 @@ int64_t Times(size_t count, size_t a_second) {
   return static_cast<int64_t>(std::max<size_t>(1, (count + a_second - 1) / a_second));
 }
 
+// What is worked out of a job when it is shown.
+void AddTimes(int64_t unix_ms, v1::Job* job) {
+  job->set_held_seconds(HeldSeconds(*job, unix_ms));
+  job->set_remaining_seconds(RemainingSeconds(*job));
+}
+
 }  // namespace
 
 Reconciler::Reconciler(const Timing& timing, Store& store, const Clock& clock, ControlPorts& ports,
@@ -57,6 +63,9 @@ absl::Status Reconciler::Load() {
   }
   ASSIGN_OR_RETURN(const std::vector<v1::Drain> drains, store_.Drains());
   for (const v1::Drain& drain : drains) drains_[drain.node()] = drain;
+  ASSIGN_OR_RETURN(const std::vector<OwnerUsage> usages, store_.Usages());
+  for (const OwnerUsage& one : usages)
+    usages_[one.owner] = {static_cast<double>(one.device_ms) / 1000, one.unix_ms};
   log::Info("read back ", jobs.size(), " jobs, ", jobs_.size(), " of them not ended");
   return absl::OkStatus();
 }
@@ -91,6 +100,7 @@ absl::StatusOr<v1::Job> Reconciler::Get(std::string_view id) const {
   auto found = jobs_.find(id);
   if (found != jobs_.end()) return Shown(found->second);
   absl::StatusOr<v1::Job> stored = store_.GetJob(id);
+  if (stored.ok()) AddTimes(clock_.UnixMillis(), &*stored);
   if (!absl::IsNotFound(stored.status())) return stored;
   return absl::NotFoundError(
       absl::StrCat("no job ", Absl(id), ": `terrace ls --all` lists those there are"));
@@ -101,6 +111,7 @@ absl::StatusOr<std::vector<v1::Job>> Reconciler::List(bool all) const {
   if (all) {
     ASSIGN_OR_RETURN(jobs, store_.ListJobs());
     std::erase_if(jobs, [](const v1::Job& job) { return !HasEnded(job.state()); });
+    for (v1::Job& job : jobs) AddTimes(clock_.UnixMillis(), &job);
   }
   for (const auto& [id, entry] : jobs_) jobs.push_back(Shown(entry));
   std::sort(jobs.begin(), jobs.end(),
@@ -138,9 +149,9 @@ v1::Job Reconciler::Shown(const Entry& entry) const {
     if (entry.waits->starts_ms != kUnknownMs)
       job.set_estimated_start_unix_ms(entry.waits->starts_ms);
     job.set_estimate(entry.waits->estimate);
+    job.set_priority(PriorityOf(job, clock_.UnixMillis()));
   }
-  job.set_held_seconds(HeldSeconds(job, clock_.UnixMillis()));
-  job.set_remaining_seconds(RemainingSeconds(job));
+  AddTimes(clock_.UnixMillis(), &job);
   return job;
 }
 
@@ -169,6 +180,8 @@ absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredPro
   Transaction transaction{.jobs = {next}, .programs = std::move(programs)};
   transaction.events.push_back(StateEventOf(next, entry.last_sequence + 1));
   transaction.learned = learned;
+  const std::optional<OwnerUsage> released = Released(entry.job, next);
+  if (released.has_value()) transaction.usages.push_back(*released);
   if (HasEnded(next.state())) {
     transaction.histories = {{next.id(), entry.history.Message().SerializeAsString()}};
   }
@@ -178,6 +191,9 @@ absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredPro
     bytes = std::max(bytes, one.external_bytes);
   }
   if (!learned.empty()) ForgetBudgets();
+  if (released.has_value()) {
+    usages_[released->owner] = {static_cast<double>(released->device_ms) / 1000, released->unix_ms};
+  }
   next.set_version(next.version() + 1);
   entry.job = std::move(next);
   entry.last_sequence += 1;

@@ -35,18 +35,20 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "coordinator/hardware/budget.h"
+#include "coordinator/history/history.h"
 #include "coordinator/jobs/cluster.h"
 #include "coordinator/jobs/control_stats.h"
 #include "coordinator/jobs/dependencies.h"
-#include "coordinator/jobs/history.h"
 #include "coordinator/jobs/job_index.h"
 #include "coordinator/jobs/job_row.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/pace.h"
 #include "coordinator/jobs/rendezvous.h"
+#include "coordinator/queue/fair_share.h"
 #include "coordinator/queue/options.h"
 #include "coordinator/store/store.h"
 #include "proto/v1/drain.pb.h"
+#include "proto/v1/queue.pb.h"
 
 namespace terrace {
 
@@ -162,6 +164,8 @@ class Reconciler {
   // What is taken back. NOT_FOUND: it is not drained.
   absl::StatusOr<v1::Drain> Undrain(std::string_view node, std::string_view asked_by);
   std::vector<v1::DrainedNode> Drains() const;
+  // What each user's jobs have had of the devices, and hold.
+  v1::ListSharesResponse Shares() const;
 
   // ---- workers ----
   // `instance` tells one process of the worker from the next; empty: it does not say.
@@ -311,6 +315,21 @@ class Reconciler {
   void StopStrays();
   // Of a job that there is or was.
   std::optional<v1::JobState> StateOf(std::string_view id) const;
+  // Users with jobs that wait or hold devices, or that had devices lately: what they hold, and what
+  // they have had.
+  struct OwnerNow {
+    uint32_t devices = 0;
+    double device_seconds = 0;
+  };
+  std::map<std::string, OwnerNow, std::less<>> OwnersNow(int64_t unix_ms) const;
+  // What the job's owner has had once `after` has given up the devices of `before`; nothing: it has
+  // not given up any.
+  std::optional<OwnerUsage> Released(const v1::Job& before, const v1::Job& after) const;
+  // By which the queue is ordered, as of the last run through it.
+  double PriorityOf(const v1::Job& job, int64_t unix_ms) const;
+  // The jobs that wait as the queue takes them, and their owners.
+  std::vector<QueuedJob> QueueNow(const std::vector<const v1::Job*>& waiting, int64_t unix_ms,
+                                  std::vector<QueueOwner>* owners);
   // What must happen before it may take devices; empty: nothing.
   std::string WaitsFirst(const v1::Job& job) const;
   // Jobs whose dependencies can never be met any more end.
@@ -368,13 +387,17 @@ class Reconciler {
   const QueueOptions queue_;
   Cluster cluster_;
   Rendezvous rendezvous_;
-  std::map<std::string, Entry, std::less<>> jobs_;   // that have not ended
-  JobIndex index_;                                   // of jobs_
-  std::set<std::pair<int64_t, std::string>> looks_;  // when which job is to be looked at
-  std::set<std::string> strays_on_;                  // workers to be looked at for strays
-  std::set<std::string> dependents_due_;             // jobs that are to be looked at by EndUnmet
-  std::set<std::string> unwritten_;                  // jobs whose progress is not stored
-  int64_t progress_look_ns_ = INT64_MIN;             // when unwritten_ is looked at next
+  std::map<std::string, Entry, std::less<>> jobs_;    // that have not ended
+  JobIndex index_;                                    // of jobs_
+  std::set<std::pair<int64_t, std::string>> looks_;   // when which job is to be looked at
+  std::set<std::string> strays_on_;                   // workers to be looked at for strays
+  std::map<std::string, Usage, std::less<>> usages_;  // by owner, of gangs that have ended
+  // Of the last run through the queue, by owner: what fair share adds to a job's priority.
+  std::map<std::string, double, std::less<>> fair_shares_;
+  std::map<std::string, OwnerNow, std::less<>> owners_;
+  std::set<std::string> dependents_due_;  // jobs that are to be looked at by EndUnmet
+  std::set<std::string> unwritten_;       // jobs whose progress is not stored
+  int64_t progress_look_ns_ = INT64_MIN;  // when unwritten_ is looked at next
   int64_t history_look_ns_ = INT64_MIN;
   int64_t sent_look_ns_ = INT64_MIN;
   // Whether something has changed that jobs may be placed or planned for, beside the cluster.

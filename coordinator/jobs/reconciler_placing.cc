@@ -58,15 +58,11 @@ void Reconciler::PlaceJobs() {
   const std::vector<const v1::Job*> waiting = WaitingJobs();
   if (waiting.empty()) return;
   const int64_t unix_ms = clock_.UnixMillis();
-  std::vector<QueuedJob> jobs;
-  jobs.reserve(waiting.size());
-  for (const v1::Job* job : waiting) {
-    jobs.push_back(QueuedJobOf(*job));
-    if (job->dependencies_size() > 0) jobs.back().waits_first = WaitsFirst(*job);
-  }
+  std::vector<QueueOwner> owners;
+  const std::vector<QueuedJob> jobs = QueueNow(waiting, unix_ms, &owners);
   const std::vector<QueueNode> nodes = FreeNodes(unix_ms);
   bool placed = false;
-  for (QueueDecision& decision : ScheduleQueue(jobs, nodes, unix_ms)) {
+  for (QueueDecision& decision : ScheduleQueue(jobs, nodes, unix_ms, owners)) {
     const std::string id = waiting[decision.job]->id();
     if (decision.ranks.empty()) {
       Wait(*Find(id), std::move(decision.waits));

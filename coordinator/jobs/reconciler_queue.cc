@@ -1,14 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "coordinator/jobs/dependencies.h"
 #include "coordinator/jobs/reconciler.h"
+#include "coordinator/jobs/time_limit.h"
 
-// What must be so before a job may start, beside free devices: the ends of other jobs.
+// What decides on a job's place in the queue beside free devices: the ends of other jobs, what its
+// owner has had, and quotas.
 namespace terrace {
+namespace {
+
+// Of an owner without jobs, less is forgotten.
+constexpr double kDeviceSecondsMin = 1;
+
+uint32_t DevicesOf(const v1::Job& job) {
+  return HoldsDevices(job.state()) ? static_cast<uint32_t>(job.placement().ranks_size()) : 0;
+}
+
+// What its present gang has had.
+double DeviceSecondsOf(const v1::Job& job, int64_t unix_ms) {
+  return DevicesOf(job) * (HeldSeconds(job, unix_ms) - job.held_before_seconds());
+}
+
+}  // namespace
 
 std::optional<v1::JobState> Reconciler::StateOf(std::string_view id) const {
   if (const auto found = jobs_.find(id); found != jobs_.end()) return found->second.job.state();
@@ -42,6 +63,93 @@ void Reconciler::EndUnmet() {
     }
   }
   dependents_due_ = std::move(again);
+}
+
+// ---- owners -----------------------------------------------------------------------------------
+
+std::map<std::string, Reconciler::OwnerNow, std::less<>> Reconciler::OwnersNow(
+    int64_t unix_ms) const {
+  std::map<std::string, OwnerNow, std::less<>> owners;
+  for (const auto& [owner, usage] : usages_) {
+    const double used = DecayedSeconds(usage, unix_ms, queue_.fair_share_half_life_seconds);
+    if (used >= kDeviceSecondsMin) owners[owner].device_seconds = used;
+  }
+  for (const std::string& id : index_.with_gang()) {
+    const v1::Job& job = jobs_.find(id)->second.job;
+    OwnerNow& owner = owners[job.owner()];
+    owner.devices += DevicesOf(job);
+    owner.device_seconds += DeviceSecondsOf(job, unix_ms);
+  }
+  for (const auto& [number, id] : index_.waiting()) owners[jobs_.find(id)->second.job.owner()];
+  return owners;
+}
+
+std::optional<OwnerUsage> Reconciler::Released(const v1::Job& before, const v1::Job& after) const {
+  if (!HoldsDevices(before.state()) || HoldsDevices(after.state())) return std::nullopt;
+  const int64_t unix_ms = clock_.UnixMillis();
+  const auto known = usages_.find(before.owner());
+  const Usage usage =
+      WithUse(known == usages_.end() ? Usage{} : known->second, DeviceSecondsOf(before, unix_ms),
+              unix_ms, queue_.fair_share_half_life_seconds);
+  return OwnerUsage{.owner = before.owner(),
+                    .device_ms = static_cast<int64_t>(usage.device_seconds * 1000),
+                    .unix_ms = unix_ms};
+}
+
+double Reconciler::PriorityOf(const v1::Job& job, int64_t unix_ms) const {
+  const int64_t since_ms = std::max(job.submitted_unix_ms(), job.resumed_unix_ms());
+  const auto share = fair_shares_.find(job.owner());
+  return QueuePriority(job.spec().priority(), std::max<int64_t>(0, unix_ms - since_ms),
+                       share == fair_shares_.end() ? 1 : share->second, queue_);
+}
+
+std::vector<QueuedJob> Reconciler::QueueNow(const std::vector<const v1::Job*>& waiting,
+                                            int64_t unix_ms, std::vector<QueueOwner>* owners) {
+  owners_ = OwnersNow(unix_ms);
+  double total = 0;
+  for (const auto& [name, owner] : owners_) total += owner.device_seconds;
+  fair_shares_.clear();
+  std::map<std::string_view, size_t> index;
+  for (const auto& [name, owner] : owners_) {
+    fair_shares_[name] = FairShareFactor(owner.device_seconds, total, owners_.size());
+    index[name] = owners->size();
+    owners->push_back({name, owner.devices, queue_.QuotaOf(name)});
+  }
+  std::vector<QueuedJob> jobs;
+  jobs.reserve(waiting.size());
+  for (const v1::Job* job : waiting) {
+    QueuedJob& queued = jobs.emplace_back(QueuedJobOf(*job));
+    queued.priority = PriorityOf(*job, unix_ms);
+    queued.owner = index.find(job->owner())->second;
+    if (job->dependencies_size() > 0) queued.waits_first = WaitsFirst(*job);
+  }
+  return jobs;
+}
+
+v1::ListSharesResponse Reconciler::Shares() const {
+  const int64_t unix_ms = clock_.UnixMillis();
+  const std::map<std::string, OwnerNow, std::less<>> owners = OwnersNow(unix_ms);
+  double total = 0;
+  for (const auto& [name, owner] : owners) total += owner.device_seconds;
+  std::map<std::string_view, std::pair<uint32_t, uint32_t>> jobs;  // that run, and that wait
+  for (const auto& [id, entry] : jobs_) {
+    auto& [running, waiting] = jobs[entry.job.owner()];
+    ++(HoldsDevices(entry.job.state()) ? running : waiting);
+  }
+  v1::ListSharesResponse response;
+  response.set_half_life_seconds(queue_.fair_share_half_life_seconds);
+  for (const auto& [name, owner] : owners) {
+    v1::Share* share = response.add_shares();
+    share->set_owner(name);
+    share->set_device_seconds(owner.device_seconds);
+    share->set_usage_ratio(total > 0 ? owner.device_seconds / total : 0);
+    share->set_fair_share_factor(FairShareFactor(owner.device_seconds, total, owners.size()));
+    share->set_devices(owner.devices);
+    share->set_devices_quota(queue_.QuotaOf(name));
+    share->set_jobs_running(jobs[name].first);
+    share->set_jobs_waiting(jobs[name].second);
+  }
+  return response;
 }
 
 }  // namespace terrace

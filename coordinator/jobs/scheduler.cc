@@ -142,6 +142,8 @@ v1::Reason ReasonOf(WaitFor what) {
       return v1::REASON_NO_MATCHING_WORKER;
     case WaitFor::kDependency:
       return v1::REASON_DEPENDENCY;
+    case WaitFor::kQuota:
+      return v1::REASON_QUOTA;
     case WaitFor::kPriority:
       return v1::REASON_PRIORITY;
     case WaitFor::kDevices:

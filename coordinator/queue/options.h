@@ -6,6 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
 
 namespace terrace {
 
@@ -14,6 +17,20 @@ struct QueueOptions {
   int64_t time_limit_default_seconds = 0;
   // A job that asks for more is refused, and one that asks for nothing gets this; 0: any is taken.
   int64_t time_limit_max_seconds = 0;
+  // Of waiting raise a job's priority by 1; 0: waiting does not.
+  int64_t priority_age_seconds = 86'400;
+  // After which what a user has had of the devices counts half; 0: it does not count.
+  int64_t fair_share_half_life_seconds = 7 * 86'400;
+  // Devices that the jobs of one user may hold together; 0: any number.
+  uint32_t devices_quota = 0;
+  std::map<std::string, uint32_t, std::less<>> devices_quota_of;  // in place of that, by user
+
+  // Jobs of which nobody knows who submitted them have no quota.
+  uint32_t QuotaOf(std::string_view owner) const {
+    if (owner.empty()) return 0;
+    const auto own = devices_quota_of.find(owner);
+    return own == devices_quota_of.end() ? devices_quota : own->second;
+  }
 };
 
 }  // namespace terrace

@@ -40,8 +40,8 @@ QueueDecision Starts(std::vector<RankPlace> ranks) {
 
 }  // namespace
 
-QueueRound::QueueRound(std::vector<QueueNode> nodes, int64_t now_ms)
-    : now_ms_(now_ms), nodes_(std::move(nodes)), kept_(nodes_.size()) {}
+QueueRound::QueueRound(std::vector<QueueNode> nodes, int64_t now_ms, std::vector<QueueOwner> owners)
+    : now_ms_(now_ms), nodes_(std::move(nodes)), owners_(std::move(owners)), kept_(nodes_.size()) {}
 
 QueueDecision QueueRound::Consider(const QueuedJob& job) {
   Group& group = GroupOf(job.need);
@@ -52,8 +52,8 @@ QueueDecision QueueRound::Consider(const QueuedJob& job) {
     }
     return Waits(group.story);
   }
-  if (!job.waits_first.empty())
-    return Waits(NotYet(job, {WaitFor::kDependency, job.waits_first}, group));
+  if (std::optional<WaitReason> barred = Barred(job); barred.has_value())
+    return Waits(NotYet(job, *std::move(barred), group));
   if (IsTried(job, group)) {
     const int64_t end_ms = EndMs(job, now_ms_);
     const std::vector<size_t> workers = WorkersFor(job, group, end_ms);
@@ -63,6 +63,20 @@ QueueDecision QueueRound::Consider(const QueuedJob& job) {
   }
   if (ReservationOn(group.matching) == nullptr) Reserve(job, group);
   return Waits(StoryOf(job, group));
+}
+
+std::optional<WaitReason> QueueRound::Barred(const QueuedJob& job) const {
+  if (!job.waits_first.empty()) return WaitReason{WaitFor::kDependency, job.waits_first};
+  if (job.owner == kNoOwner) return std::nullopt;
+  const QueueOwner& owner = owners_[job.owner];
+  if (owner.devices_quota == 0 || owner.devices_held + job.ranks <= owner.devices_quota)
+    return std::nullopt;
+  std::string text = absl::StrCat("needs ", job.ranks, job.ranks == 1 ? " device" : " devices",
+                                  "; jobs of ", Absl(owner.name), " hold ", owner.devices_held,
+                                  " of the ", owner.devices_quota, " that the quota allows");
+  if (job.ranks > owner.devices_quota)
+    absl::StrAppend(&text, ": it starts only when the quota is raised, or submit a smaller job");
+  return WaitReason{WaitFor::kQuota, std::move(text)};
 }
 
 bool QueueRound::IsTried(const QueuedJob& job, const Group& group) const {
@@ -111,6 +125,7 @@ std::vector<size_t> QueueRound::WorkersFor(const QueuedJob& job, const Group& gr
 std::vector<RankPlace> QueueRound::Take(const QueuedJob& job, const std::vector<size_t>& workers,
                                         int64_t end_ms) {
   std::vector<RankPlace> ranks;
+  if (job.owner != kNoOwner) owners_[job.owner].devices_held += job.ranks;
   for (uint32_t rank = 0; rank < std::max<uint32_t>(1, job.ranks); ++rank) {
     const size_t node = workers[rank / job.need.devices];
     std::vector<int64_t>& times = nodes_[node].free_at_ms;

@@ -24,7 +24,7 @@ namespace terrace {
 
 class QueueRound {
  public:
-  QueueRound(std::vector<QueueNode> nodes, int64_t now_ms);
+  QueueRound(std::vector<QueueNode> nodes, int64_t now_ms, std::vector<QueueOwner> owners);
 
   // Ranks where it starts now, or why it waits. `job` is borrowed until EstimateStarts() has run.
   QueueDecision Consider(const QueuedJob& job);
@@ -69,6 +69,8 @@ class QueueRound {
   std::vector<RankPlace> Take(const QueuedJob& job, const std::vector<size_t>& workers,
                               int64_t end_ms);
   void Reserve(const QueuedJob& job, const Group& group);
+  // A reason why the job may not take devices, free or not; nothing: it may.
+  std::optional<WaitReason> Barred(const QueuedJob& job) const;
   // Of a job that may not take devices yet, for this reason.
   std::shared_ptr<const WaitStory> NotYet(const QueuedJob& job, WaitReason first, Group& group);
   std::shared_ptr<const WaitStory> StoryOf(const QueuedJob& job, Group& group);
@@ -77,6 +79,7 @@ class QueueRound {
 
   const int64_t now_ms_;
   std::vector<QueueNode> nodes_;
+  std::vector<QueueOwner> owners_;
   std::vector<Kept> kept_;  // by worker
   std::vector<std::unique_ptr<Reservation>> reservations_;
   std::map<Need, Group> groups_;

@@ -7,7 +7,8 @@
 // may start before it (EASY backfill) on devices that the reservation does not need, or on any if
 // it is planned to end before. Where that time is not known, all workers that match the first job
 // are kept for it. Jobs that match none of the workers of a reservation get reservations of their
-// own.
+// own. A job that must wait for the end of another, or whose owner's jobs hold as many devices as a
+// quota allows, waits and nothing is kept for it.
 //
 // Pure and deterministic: the time is an argument. Thread-safe: no state.
 //
@@ -29,6 +30,14 @@ namespace terrace {
 // Of the jobs that wait, the first so many get an estimated start.
 inline constexpr size_t kJobsEstimatedMax = 32;
 
+// Who submits jobs.
+struct QueueOwner {
+  std::string_view name;
+  uint32_t devices_held = 0;   // by jobs that are placed
+  uint32_t devices_quota = 0;  // that they may hold together; 0: any number
+};
+inline constexpr size_t kNoOwner = SIZE_MAX;
+
 // Views are borrowed for the call.
 struct QueuedJob {
   std::string_view id;
@@ -37,12 +46,13 @@ struct QueuedJob {
   double priority = 0;              // the higher starts first
   int64_t submitted_ms = 0;         // of the same priority the first starts first
   int64_t planned_ms = kUnknownMs;  // that it will hold its devices
+  size_t owner = kNoOwner;          // index
   // What must happen before it may take devices, as a sentence; empty: nothing. Nothing is kept for
   // it meanwhile.
   std::string waits_first = {};
 };
 
-enum class WaitFor { kDevices, kWorker, kPriority, kDependency };
+enum class WaitFor { kDevices, kWorker, kPriority, kDependency, kQuota };
 
 // One of the reasons why a job waits, with a sentence.
 struct WaitReason {
@@ -77,6 +87,7 @@ struct QueueDecision {
 
 // One decision for each of `jobs`, in the order in which they were considered.
 std::vector<QueueDecision> ScheduleQueue(absl::Span<const QueuedJob> jobs,
-                                         std::vector<QueueNode> nodes, int64_t now_ms);
+                                         std::vector<QueueNode> nodes, int64_t now_ms,
+                                         std::vector<QueueOwner> owners = {});
 
 }  // namespace terrace

@@ -41,6 +41,15 @@ class QueueServiceImpl final : public v1::QueueService::CallbackService {
                          request->submission(), response);
   }
 
+  grpc::ServerUnaryReactor* ListShares(grpc::CallbackServerContext* context,
+                                       const v1::ListSharesRequest*,
+                                       v1::ListSharesResponse* response) override {
+    return calls_.OnLoop("ListShares", context, [this, response](GuardedCall&) {
+      *response = control_.reconciler().Shares();
+      return absl::OkStatus();
+    });
+  }
+
  private:
   Control& control_;
   const UnaryCalls calls_;

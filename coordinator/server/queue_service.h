@@ -18,7 +18,7 @@ namespace terrace {
 // Jobs that are submitted held. Both are borrowed.
 std::unique_ptr<grpc::Service> MakeHoldService(Control& control, const CallGuard& guard);
 
-// Jobs that wait for others. Both are borrowed.
+// Jobs that wait for others, and what users have had. Both are borrowed.
 std::unique_ptr<grpc::Service> MakeQueueService(Control& control, const CallGuard& guard);
 
 }  // namespace terrace

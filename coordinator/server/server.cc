@@ -211,7 +211,6 @@ absl::Status Serve(const ServeOptions& options) {
   RETURN_IF_ERROR(WritePortFile(options.port_file, listening.port));
   log::Info("listening on ", options.listen, ", port ", listening.port, ", state in ",
             options.state_directory);
-
   const auto reload = [&] {
     log::Info("reading the certificates again, and opening the audit log anew");
     if (const absl::Status status = audit->Reopen(); !status.ok()) log::Error(status.message());

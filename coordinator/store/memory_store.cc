@@ -39,6 +39,7 @@ absl::Status MemoryStore::Commit(const Transaction& transaction) {
   for (const StoredHistory& one : transaction.histories) histories_[one.job] = one.bytes;
   for (const v1::Drain& drain : transaction.drains) drains_[drain.node()] = drain;
   for (const std::string& node : transaction.undrained) drains_.erase(node);
+  for (const OwnerUsage& usage : transaction.usages) usages_[usage.owner] = usage;
   return absl::OkStatus();
 }
 
@@ -104,6 +105,13 @@ absl::StatusOr<std::vector<v1::Drain>> MemoryStore::Drains() const {
   std::vector<v1::Drain> drains;
   for (const auto& [node, drain] : drains_) drains.push_back(drain);
   return drains;
+}
+
+absl::StatusOr<std::vector<OwnerUsage>> MemoryStore::Usages() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<OwnerUsage> usages;
+  for (const auto& [owner, usage] : usages_) usages.push_back(usage);
+  return usages;
 }
 
 }  // namespace terrace

@@ -28,6 +28,7 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::string> GetHistory(std::string_view job) const override;
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
   absl::StatusOr<std::vector<v1::Drain>> Drains() const override;
+  absl::StatusOr<std::vector<OwnerUsage>> Usages() const override;
 
  private:
   using WorkerAndShape = std::pair<std::string, std::string>;
@@ -39,6 +40,7 @@ class MemoryStore final : public Store {
   std::map<std::string, std::deque<v1::JobEvent>, std::less<>> events_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string, std::less<>> histories_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, v1::Drain> drains_ ABSL_GUARDED_BY(mutex_);    // by worker
+  std::map<std::string, OwnerUsage> usages_ ABSL_GUARDED_BY(mutex_);   // by owner
   std::map<WorkerAndShape, int64_t> learned_ ABSL_GUARDED_BY(mutex_);  // bytes
 };
 

@@ -34,6 +34,8 @@ constexpr char kTables[] = R"sql(
     worker TEXT NOT NULL, shape TEXT NOT NULL, external_bytes INTEGER NOT NULL, PRIMARY KEY (worker, shape)) WITHOUT ROWID;
   CREATE TABLE IF NOT EXISTS histories (job TEXT PRIMARY KEY, data BLOB NOT NULL);
   CREATE TABLE IF NOT EXISTS drains (node TEXT PRIMARY KEY, data BLOB NOT NULL);
+  CREATE TABLE IF NOT EXISTS usages (
+    owner TEXT PRIMARY KEY, device_ms INTEGER NOT NULL, unix_ms INTEGER NOT NULL) WITHOUT ROWID;
 )sql";
 
 absl::StatusCode CodeOf(int sqlite_code) {
@@ -278,6 +280,7 @@ absl::Status SqliteStore::WriteAll(const Transaction& transaction) {
     Query remove(*this, "DELETE FROM drains WHERE node = ?");
     RETURN_IF_ERROR(remove.Text(node).Run("writing"));
   }
+  for (const OwnerUsage& usage : transaction.usages) RETURN_IF_ERROR(WriteUsage(usage));
   return absl::OkStatus();
 }
 
@@ -344,6 +347,11 @@ absl::Status SqliteStore::WriteDrain(const v1::Drain& drain) {
   const std::string bytes = drain.SerializeAsString();
   Query write(*this, "INSERT OR REPLACE INTO drains (node, data) VALUES (?, ?)");
   return write.Text(drain.node()).Blob(bytes).Run("writing");
+}
+
+absl::Status SqliteStore::WriteUsage(const OwnerUsage& usage) {
+  Query write(*this, "INSERT OR REPLACE INTO usages (owner, device_ms, unix_ms) VALUES (?, ?, ?)");
+  return write.Text(usage.owner).Int(usage.device_ms).Int(usage.unix_ms).Run("writing");
 }
 
 absl::StatusOr<v1::Job> SqliteStore::GetJob(std::string_view id) const {
@@ -426,6 +434,19 @@ absl::StatusOr<std::vector<v1::Drain>> SqliteStore::Drains() const {
     ASSIGN_OR_RETURN(const bool more, query.Next("reading"));
     if (!more) return drains;
     RETURN_IF_ERROR(query.ColumnMessage(0, &drains.emplace_back()));
+  }
+}
+
+absl::StatusOr<std::vector<OwnerUsage>> SqliteStore::Usages() const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "SELECT owner, device_ms, unix_ms FROM usages ORDER BY owner");
+  std::vector<OwnerUsage> usages;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, query.Next("reading"));
+    if (!more) return usages;
+    usages.push_back({.owner = std::string(query.ColumnBlob(0)),
+                      .device_ms = query.ColumnInt(1),
+                      .unix_ms = query.ColumnInt(2)});
   }
 }
 

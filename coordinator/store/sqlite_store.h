@@ -41,6 +41,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::string> GetHistory(std::string_view job) const override;
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
   absl::StatusOr<std::vector<v1::Drain>> Drains() const override;
+  absl::StatusOr<std::vector<OwnerUsage>> Usages() const override;
 
  private:
   static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenFile(std::string_view path);
@@ -67,6 +68,7 @@ class SqliteStore final : public Store {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteHistory(const StoredHistory& history) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteDrain(const v1::Drain& drain) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteUsage(const OwnerUsage& usage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteLearned(const LearnedMemory& learned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Kept from its first use on; null when it cannot be prepared.
   sqlite3_stmt* Prepared(std::string_view sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

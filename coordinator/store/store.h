@@ -1,5 +1,6 @@
 // Where the coordinator keeps what must outlive it: jobs, programs by hash, the tail of each job's
-// events, what ranks were seen to need outside their arenas, and which workers are drained.
+// events, what ranks were seen to need outside their arenas, which workers are drained, and what
+// each user has had of the devices.
 //
 // Writes are transactions: all of one is stored or nothing. A job is written with the version its
 // writer observed; a stored job that has moved on since makes the whole transaction ABORTED. A
@@ -39,6 +40,13 @@ struct LearnedMemory {
   int64_t external_bytes = 0;
 };
 
+// What one user's jobs have had of the devices (coordinator/queue/fair_share.h).
+struct OwnerUsage {
+  std::string owner;
+  int64_t device_ms = 0;  // as of then
+  int64_t unix_ms = 0;
+};
+
 enum class Durability { kSynced, kBuffered };
 
 // All that is kept of a job's life for pictures (proto/v1/history.proto), serialised.
@@ -56,6 +64,7 @@ struct Transaction {
   std::vector<StoredHistory> histories;  // each in place of what was kept of its job
   std::vector<v1::Drain> drains;         // each in place of what was kept of its worker
   std::vector<std::string> undrained;    // workers that are drained no more
+  std::vector<OwnerUsage> usages;        // each in place of what was kept of its owner
   Durability durability = Durability::kSynced;
 };
 
@@ -85,6 +94,8 @@ class Store {
   virtual absl::StatusOr<std::vector<LearnedMemory>> Learned() const = 0;
   // All of them, by worker.
   virtual absl::StatusOr<std::vector<v1::Drain>> Drains() const = 0;
+  // All of them, by owner.
+  virtual absl::StatusOr<std::vector<OwnerUsage>> Usages() const = 0;
 };
 
 }  // namespace terrace

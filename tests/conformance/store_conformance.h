@@ -141,6 +141,19 @@ TEST_P(StoreConformance, AHistoryTakesThePlaceOfTheOneBefore) {
   EXPECT_EQ(*store_->GetHistory("b-2"), "other");
 }
 
+TEST_P(StoreConformance, OfEachOwnerTheNewestUsageIsKept) {
+  EXPECT_TRUE(store_->Usages()->empty());
+  const OwnerUsage first{.owner = "bob", .device_ms = 1, .unix_ms = 10};
+  const OwnerUsage again{.owner = "bob", .device_ms = int64_t{1} << 40, .unix_ms = 20};
+  const OwnerUsage other{.owner = "alice", .device_ms = 3, .unix_ms = 15};
+  ASSERT_TRUE(store_->Commit({.usages = {first, other}}).ok());
+  ASSERT_TRUE(store_->Commit({.usages = {again}}).ok());
+  ASSERT_EQ(store_->Usages()->size(), 2);
+  EXPECT_EQ((*store_->Usages())[0].owner, "alice");
+  EXPECT_EQ((*store_->Usages())[1].device_ms, int64_t{1} << 40);
+  EXPECT_EQ((*store_->Usages())[1].unix_ms, 20);
+}
+
 TEST_P(StoreConformance, ADrainIsKeptUntilItIsTakenBack) {
   EXPECT_TRUE(store_->Drains()->empty());
   v1::Drain first, again, other;

@@ -34,6 +34,7 @@ class FailingStore final : public Store {
   }
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override { return inner_.Learned(); }
   absl::StatusOr<std::vector<v1::Drain>> Drains() const override { return inner_.Drains(); }
+  absl::StatusOr<std::vector<OwnerUsage>> Usages() const override { return inner_.Usages(); }
 
  private:
   MemoryStore inner_;

@@ -14,6 +14,7 @@
 #include "proto/v1/evaluation.pb.h"
 #include "proto/v1/hold.pb.h"
 #include "proto/v1/job.pb.h"
+#include "proto/v1/queue.pb.h"
 #include "proto/v1/worker.pb.h"
 
 namespace terrace {
@@ -32,6 +33,7 @@ TEST(AccessTest, EachCallOfEachServiceHasARowAndNoRowIsForNothing) {
   v1::Drain().GetTypeName();
   v1::Evaluation().GetTypeName();
   v1::SubmitHeldRequest().GetTypeName();
+  v1::SubmitAfterRequest().GetTypeName();
   v1::WorkerMessage().GetTypeName();
   const auto* pool = google::protobuf::DescriptorPool::generated_pool();
   std::set<std::string> calls;

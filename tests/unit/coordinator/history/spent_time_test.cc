@@ -1,7 +1,7 @@
 // Where a job's time goes: rules by example, and the sum over random lives.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/spent_time.h"
+#include "coordinator/history/spent_time.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/spent_time.h"
+#include "coordinator/history/spent_time.h"
 
 #include <algorithm>
 #include <string>

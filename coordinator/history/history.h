@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/jobs/thinned.h"
+#include "coordinator/history/thinned.h"
 #include "proto/v1/history.pb.h"
 #include "proto/v1/job.pb.h"
 

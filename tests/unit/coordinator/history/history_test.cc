@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/history.h"
+#include "coordinator/history/history.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,22 @@
+// The values of the options of `serve` about the queue.
+//
+// Pure. Thread-safe: no state.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "coordinator/queue/options.h"
+
+namespace terrace {
+
+// A time as of time_limit in a spec, of at least so many seconds. Returns what is wrong with it;
+// empty: nothing is.
+std::string ReadSpan(const std::string& text, int64_t least, int64_t* seconds);
+
+// "alice=16": the quota of one user. Returns as above.
+std::string ReadQuota(const std::string& text, QueueOptions* queue);
+
+}  // namespace terrace
