@@ -44,8 +44,10 @@ class TimeLimitTest(ServiceTest):
         self.assertGreaterEqual(ended["held_seconds"], 4)
         self.assertEqual(self.checkpoints(path)[-1].name.lstrip("step-0"), str(step).lstrip("0"))
         self.assertRegex(self.cli("ls", "--all").out, rf"{job} +FAILED +TIME_LIMIT")
-        samples = samples_of(self.metrics(self.coordinator_metrics))
-        self.assertEqual(samples["terrace_job_time_limits_total", ()], 1)
+        def counted():  # what is scraped is up to a second old
+            samples = samples_of(self.metrics(self.coordinator_metrics))
+            return samples if samples["terrace_job_time_limits_total", ()] == 1 else None
+        samples = self.wait_until(counted, "the limit is counted", seconds=10)
         self.assertEqual(samples["terrace_job_time_limit_seconds", (("job", job),)], 4)
 
         again = self.submit(path)
