@@ -128,14 +128,16 @@ enum class Op : uint8_t {
   // 1909.08053, section 3): this rank holds the columns from shard * shard_rows on; columns at or
   // beyond `vocabulary` are padding.
   //   logits[n,Vs] f32 R (rows may be strided), targets[n] i32 R (negative: not counted), rows[n,3]
-  //   f32 W: {max, sum of exp(z - max), target's logit; 0 when elsewhere or not counted}. A shard
+  //   f32 W: {max, sum of exp(z - max), what the shard adds to the score}. The score is the logit
+  //   of the target; with label smoothing e it is 1 - e of that and e / V of every logit. A shard
   //   of nothing but padding has {lowest f32, 0, 0}.     CrossEntropyAttrs
   kCrossEntropyRows,
   // From the rows of all shards: stats[2] W|U = {sum of losses in nats, number of counted targets}.
+  // The loss of a row is log Z - score + z_loss log^2 Z.
   //   targets[n] i32 R, rows[shards,n,3] f32 R, stats[2] f32 W|U.       CrossEntropyAttrs
   kCrossEntropyLoss,
-  // dlogits = softmax - one-hot of the sum of losses, times schedule[3] where there is a schedule,
-  // in place; 0 in rows that are not counted and in padding.
+  // dlogits = (1 + 2 z_loss log Z) softmax - d score of the sum of losses, times schedule[3] where
+  // there is a schedule, in place; 0 in rows that are not counted and in padding.
   //   targets[n] i32 R, rows[shards,n,3] f32 R, logits[n,Vs] f32 U (rows may be strided),
   //   schedule[4] f32 R ?.
   //   CrossEntropyAttrs
@@ -310,11 +312,22 @@ struct AttentionBlockAttrs {
   bool accumulate_keys = false;  // dk and dv are
   bool operator==(const AttentionBlockAttrs&) const = default;
 };
+// What a counted target's loss has beside -log p(target); both act on gradients as on losses.
+struct LossTerms {
+  // Szegedy et al. 2015 (arXiv 1512.00567, section 7): the target has 1 - label_smoothing of its
+  // weight, every entry of the vocabulary label_smoothing / V, as torch's cross_entropy does it.
+  float label_smoothing = 0;
+  // Chowdhery et al. 2022 (PaLM, arXiv 2204.02311, section 5): z_loss * log^2 Z, where Z is the sum
+  // that the softmax divides by.
+  float z_loss = 0;
+  bool operator==(const LossTerms&) const = default;
+};
 struct CrossEntropyAttrs {
   int64_t shard_rows = 0;  // columns of logits of each rank
   int64_t shard = 0;       // of this rank; not part of a program
   int64_t vocabulary = 0;  // columns that count, over all ranks
   bool accumulate = false;
+  LossTerms terms = {};
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
 struct ScaleAttrs {
@@ -329,6 +342,7 @@ struct LossAttrs {
   int64_t chunk_rows = 0;   // rows of logits held at a time, > 0
   bool accumulate = false;  // dweight is added to instead of written
   MatmulPrecision precision = MatmulPrecision::kF32;
+  LossTerms terms = {};
   bool operator==(const LossAttrs&) const = default;
 };
 struct FillAttrs {
@@ -356,7 +370,8 @@ struct UpdateAttrs {
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   RoundingAttrs rounding = {};
-  int64_t block = 0;  // of kUpdateInt8: elements of a moment that share a scale
+  int64_t block = 0;      // of kUpdateInt8: elements of a moment that share a scale
+  float lr_scale = 1.0f;  // times the schedule's learning rate
   bool operator==(const UpdateAttrs&) const = default;
 };
 

@@ -176,9 +176,19 @@ std::string CheckAttentionBlock(const OpRow& row, const AttentionBlockAttrs& att
                       "be 0 to " + Number(attrs.context.ranks - 1) + ", less than context.ranks");
 }
 
+std::string CheckTerms(const OpRow& row, const LossTerms& terms) {
+  if (!(terms.label_smoothing >= 0 && terms.label_smoothing < 1)) {
+    return ComplainAttr(row, "label_smoothing", std::to_string(terms.label_smoothing),
+                        "be at least 0 and below 1");
+  }
+  if (terms.z_loss >= 0) return "";
+  return ComplainAttr(row, "z_loss", std::to_string(terms.z_loss), "not be negative");
+}
+
 // `logits` and `rows` are indices of operands, -1 where the op has none.
 std::string CheckCrossEntropy(const OpRow& row, const CrossEntropyAttrs& attrs, int logits,
                               int rows, Operands operands) {
+  if (std::string error = CheckTerms(row, attrs.terms); !error.empty()) return error;
   if (attrs.shard_rows < 1) {
     return ComplainAttr(row, "shard_rows", Number(attrs.shard_rows), "be at least 1");
   }
@@ -331,6 +341,9 @@ std::string CheckUpdate(const OpRow& row, const UpdateAttrs& attrs, Operands ope
   if (!(attrs.weight_decay >= 0)) {
     return ComplainAttr(row, "weight_decay", std::to_string(attrs.weight_decay), "not be negative");
   }
+  if (!(attrs.lr_scale > 0)) {
+    return ComplainAttr(row, "lr_scale", std::to_string(attrs.lr_scale), "be above 0");
+  }
   if (attrs.rounding.first >= 0) return CheckMoments(row, attrs, operands);
   return ComplainAttr(row, "rounding.first", Number(attrs.rounding.first), "not be negative");
 }
@@ -370,9 +383,10 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       return CheckPermute(row, std::get<PermuteAttrs>(attrs), operands);
     case Op::kLmHeadLoss:
     case Op::kLmHeadLossGrad: {
-      const auto& [chunk_rows, accumulate, precision] = std::get<LossAttrs>(attrs);
-      if (chunk_rows > 0) return RefuseFp8(row, precision);
-      return ComplainAttr(row, "chunk_rows", Number(chunk_rows), "be at least 1");
+      const auto& loss = std::get<LossAttrs>(attrs);
+      if (std::string error = CheckTerms(row, loss.terms); !error.empty()) return error;
+      if (loss.chunk_rows > 0) return RefuseFp8(row, loss.precision);
+      return ComplainAttr(row, "chunk_rows", Number(loss.chunk_rows), "be at least 1");
     }
     case Op::kUpdate:
     case Op::kUpdateStochastic:

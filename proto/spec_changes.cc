@@ -54,6 +54,10 @@ constexpr Watched kWatched[] = {
     {"train.optimizer.stochastic_rounding", false},
     {"train.optimizer.momentum", false},
     {"train.optimizer.nesterov", false},
+    {"train.optimizer.groups", false},
+    {"train.optimizer.layer_decay", false},
+    {"train.label_smoothing", false},
+    {"train.z_loss", false},
     {"formats.gradient", false, false, "f32"},
     {"formats.reduce", false, false, "formats.gradient"},
     {"formats.moments", false, false, "f32"},
@@ -110,6 +114,12 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
       const auto& rule =
           static_cast<const v1::PrecisionRule&>(reflection->GetRepeatedMessage(*message, field, i));
       value = absl::StrCat(rule.where(), ": ", rule.precision());
+    } else if (field->message_type() == v1::ParameterGroup::descriptor()) {
+      const auto& group = static_cast<const v1::ParameterGroup&>(
+          reflection->GetRepeatedMessage(*message, field, i));
+      value = absl::StrCat(group.match(), ": lr_scale ", group.lr_scale());
+      if (group.has_weight_decay())
+        absl::StrAppend(&value, ", weight_decay ", group.weight_decay());
     } else {
       google::protobuf::TextFormat::PrintFieldValueToString(*message, field, index, &value);
       if (value == "0" && !watched.otherwise.empty()) value = std::string(watched.otherwise);

@@ -132,6 +132,7 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   rules->set_context_zigzag(AxisSize(grid, v1::CONTEXT) > 1 && layout.context_type() != "ulysses");
   if (MomentFormat(layout).block > 0)
     rules->set_moment_block(MomentBlock(layout, input.model->config));
+  if (train.early_stop().evaluations() > 0) *rules->mutable_early_stop() = train.early_stop();
   if (layout.precision() == "fp16") *rules->mutable_loss_scale() = LossScaleRulesOf(*input.spec);
 }
 
@@ -147,6 +148,8 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
                                     .clip_grad_norm = static_cast<float>(train.clip_grad_norm())};
   options.name = TrainName(forward.sequence, input.spec->data().sequence_length());
   options.forward.for_backward = true;
+  options.forward.terms = {.label_smoothing = static_cast<float>(train.label_smoothing()),
+                           .z_loss = static_cast<float>(train.z_loss())};
   options.scales_loss = layout.precision() == "fp16";
   options.updates_at_once = UpdatesAtOnce(layout, train.clip_grad_norm());
   const kernels::OptimizerRow& rule = OptimizerOf(layout);
@@ -154,8 +157,7 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
       .rule = rule.rule,
       .beta1 = static_cast<float>(rule.reads_betas ? optimizer.beta1() : optimizer.momentum()),
       .beta2 = static_cast<float>(optimizer.beta2()),
-      .epsilon = static_cast<float>(optimizer.epsilon()),
-      .weight_decay = static_cast<float>(optimizer.weight_decay())};
+      .epsilon = static_cast<float>(optimizer.epsilon())};
   options.update.rounding.seed = static_cast<uint64_t>(train.seed());
   return options;
 }
@@ -206,6 +208,7 @@ compiler::ParametersOptions ParametersOf(const Job& job) {
   const v1::Layout& layout = job.layout;
   const bool short_gradients = layout.gradient_format() == "bf16";
   return {.moment_count = OptimizerOf(layout).moments,
+          .optimizer = job.input.spec->train().optimizer(),
           .persistent_elements = std::max<int64_t>(0, layout.persistent_parameters()),
           .offload = layout.offload(),
           .tile_bytes = layout.tile_bytes(),

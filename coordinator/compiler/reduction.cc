@@ -89,7 +89,7 @@ class Reducer {
       size_t end = Scatter(f, &shards);
       if (--left[f.unit] > 0) continue;
       const Unit& unit = parameters_.units()[f.unit];
-      const v1::Tier tier = TierOf(shards.at(f.unit), unit.decays);
+      const v1::Tier tier = TierOf(shards.at(f.unit), unit.of_matrices);
       if (unit.sums.tied) end = AfterPasses(tier, end);
       Complete(f.unit, shards.at(f.unit), end);
       reduced_.push_back({.value = shards.at(f.unit),
@@ -314,7 +314,7 @@ class Reducer {
               .value;
     }
     const Slice shard = graph_.Whole(shards->at(f.unit));
-    if (codes_ != nullptr && unit.decays) return ScatterCodes(f, unit, all, shard, first);
+    if (codes_ != nullptr && unit.of_matrices) return ScatterCodes(f, unit, all, shard, first);
     const bool direct = first && !IsRounded(all);
     const Slice sent = IsRounded(all) ? ToBF16(f.last_writer, all, name) : all;
     const Slice part = direct ? shard

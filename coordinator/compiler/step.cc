@@ -300,7 +300,7 @@ class Train {
     };
     builder_.layer = parameter.layer;
     optimizer->Update(
-        RuleOf(parameter.decays()),
+        RuleOf(parameter.update),
         {.gradient = AtHome(flat(gradients_.Of(0, 0).by_parameter().at(index)), homes),
          .weight = flat(parameter.weight),
          .rounded = flat(parameter.rounded),
@@ -314,7 +314,7 @@ class Train {
                    Optimizer* optimizer) {
     const Unit& unit = context_.parameters.units()[index];
     const auto whole = [&](int value) { return value == kNone ? Slice() : graph_.Whole(value); };
-    optimizer->Update(RuleOf(unit.decays),
+    optimizer->Update(RuleOf(unit.update),
                       {.gradient = AtHome(whole(gradient), homes),
                        .weight = whole(unit.master),
                        .rounded = whole(unit.rounded),
@@ -332,9 +332,10 @@ class Train {
     return slices;
   }
 
-  kernels::UpdateAttrs RuleOf(bool decays) const {
+  kernels::UpdateAttrs RuleOf(const TensorUpdate& update) const {
     kernels::UpdateAttrs attrs = options_.update;
-    if (!decays) attrs.weight_decay = 0;
+    attrs.weight_decay = static_cast<float>(update.weight_decay);
+    attrs.lr_scale = static_cast<float>(update.lr_scale);
     return attrs;
   }
 

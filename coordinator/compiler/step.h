@@ -32,7 +32,7 @@ struct TrainOptions {
   float clip_grad_norm = 0;
   bool updates_at_once = false;  // UpdatesAtOnce in layout/rules.h
   bool scales_loss = false;      // the loss's gradient is multiplied by the schedule's factor
-  kernels::UpdateAttrs update;   // weight_decay of those parameters that decay
+  kernels::UpdateAttrs update;   // but for what each parameter has of its own (TensorUpdate)
   std::string name = std::string(kTrain);
   std::atomic<int64_t>* nodes_left = nullptr;  // of all stages together; none: no limit
 };

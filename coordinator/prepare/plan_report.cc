@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/side_by_side.h"
 #include "base/text/number_format.h"
+#include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
@@ -295,6 +296,8 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
                                   " is now formats.reduce: ", older == "fp32" ? "f32" : older));
   }
   ReportGathers(chosen, &plan);
+  for (v1::ParameterGroupLine& line : ParameterGroupLines(spec.train().optimizer(), model))
+    *plan.add_parameter_groups() = std::move(line);
   plan.set_break_even_tokens(BreakEvenTokens(budget.profile, chosen));
   plan.set_binding_constraint(BindingConstraint(budget, chosen, others));
   plan.set_fits(chosen.fits);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "coordinator/hardware/catalogue.h"
+#include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
 #include "coordinator/planner/degrees.h"
 #include "coordinator/planner/estimate_length.h"
@@ -231,6 +232,8 @@ absl::StatusOr<Searched> SearchLayouts(const v1::JobSpec& spec, const Model& mod
                                        const Budget& given, const SearchOptions& options,
                                        SearchCost* cost) {
   RETURN_IF_ERROR(CheckPrecision(spec, model.config.layers, given));
+  const auto problems = ParameterGroupProblems(spec.train().optimizer(), model);
+  if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
   Budget budget = given;
   budget.external_bytes = ExternalBytes(given);
   SearchCost own;

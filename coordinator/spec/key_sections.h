@@ -12,7 +12,9 @@ namespace terrace {
 
 inline constexpr double kMaxBytes = 1e18;
 
+std::vector<SpecKey> DataKeys();
 std::vector<SpecKey> TrainingKeys();
+std::vector<SpecKey> OptimizerKeys();
 std::vector<SpecKey> FormatKeys();
 std::vector<SpecKey> LayoutKeys();
 std::vector<SpecKey> ResourceKeys();

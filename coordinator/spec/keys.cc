@@ -11,7 +11,8 @@ const std::vector<SpecKey>& SpecKeys() {
   static const std::vector<SpecKey> table = [] {
     std::vector<SpecKey> keys;
     for (const auto& section :
-         {TrainingKeys(), FormatKeys(), LayoutKeys(), ResourceKeys(), JobKeys()}) {
+         {DataKeys(), TrainingKeys(), OptimizerKeys(), FormatKeys(), LayoutKeys(), ResourceKeys(),
+          JobKeys()}) {
       keys.insert(keys.end(), section.begin(), section.end());
     }
     return keys;

@@ -31,6 +31,7 @@ enum class KeyKind {
   kNodes,       // N or MIN:MAX
   kShares,      // a tier, or a mapping from tiers to parts in [0, 1] that sum to 1
   kPrecision,  // one of `choices`, or a mapping of "default" and "layers" (proto/precision_place.h)
+  kGroups,     // a mapping from patterns of tensors' names to how these are updated
   kModelConfig,  // preset name, path of a config.json, or the config itself as a mapping
 };
 
@@ -44,6 +45,9 @@ struct SpecKey {
   std::vector<std::string_view> choices;
   std::string_view field;    // path of the JobSpec field when it differs from `path`
   std::string_view meaning;  // one line for people
+  // Of a kChoice: what to write in place of a word that is none of `choices`; "" when nothing is
+  // known.
+  std::string (*instead)(std::string_view word) = nullptr;
 };
 
 // True when the fallback is a number that cannot be written.

@@ -38,6 +38,16 @@ std::vector<SpecKey> JobKeys() {
        "that "
        "only measures"},
       {"checkpoint.keep", kInteger, "3", false, 0, 1e6, {}, "", "Newest checkpoints kept; 0: all"},
+      {"checkpoint.keep_best",
+       kBoolean,
+       "false",
+       false,
+       0,
+       1,
+       {},
+       "",
+       "A checkpoint is written after each evaluation that was the best so far, and the newest of "
+       "these is kept besides the `keep` newest"},
       {"checkpoint.resume",
        kChoice,
        "auto",

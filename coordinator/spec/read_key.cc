@@ -130,6 +130,11 @@ void SetShare(const std::string& tier, double part, v1::TierShares* shares) {
   shares->GetReflection()->SetDouble(shares, field, part);
 }
 
+std::string WordInstead(const SpecKey& key, const std::string& word) {
+  const std::string instead = key.instead == nullptr ? "" : key.instead(word);
+  return instead.empty() ? std::string(Nearest(word, key.choices)) : instead;
+}
+
 }  // namespace
 
 // False, with a problem, when the tier or its part is wrong.
@@ -182,6 +187,8 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       return ReadShares(key, value, spec);
     case KeyKind::kPrecision:
       return ReadPrecision(key, value, spec);
+    case KeyKind::kGroups:
+      return ReadGroups(key, value, spec);
     case KeyKind::kNodes:
       return ReadNodes(key, value, spec);
     case KeyKind::kModelConfig:
@@ -209,7 +216,7 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
                           : SetString(field, chosen ? text : Absolute(text));
     case KeyKind::kChoice:
       if (chosen) return SetString(field, text);
-      return Problem(key.path, Quoted(value), RuleText(key), Nearest(text, key.choices));
+      return Problem(key.path, Quoted(value), RuleText(key), WordInstead(key, text));
     case KeyKind::kBytes: {
       const auto bytes = ParseBytes(text);
       if (bytes && *bytes >= key.low && *bytes <= key.high) return SetNumber(field, *bytes);

@@ -57,6 +57,9 @@ class SpecReader {
   void ReadPrecision(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadPrecisionRule(const SpecKey& key, const YAML::Node& where, const YAML::Node& value,
                          v1::TrainSpec* train);
+  // read_groups.cc
+  void ReadGroups(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadGroup(const std::string& path, const YAML::Node& value, v1::ParameterGroup* group);
   // read_key.cc
   void ReadNodes(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);

@@ -39,6 +39,16 @@ Json Precision(const SpecKey& key) {
   return {{"anyOf", {Choice(key), parts}}};
 }
 
+Json Groups() {
+  const Json group = {{"type", "object"},
+                      {"additionalProperties", false},
+                      {"minProperties", 1},
+                      {"properties",
+                       {{"lr_scale", {{"type", "number"}, {"exclusiveMinimum", 0}}},
+                        {"weight_decay", {{"type", "number"}, {"minimum", 0}}}}}};
+  return {{"type", "object"}, {"additionalProperties", group}};
+}
+
 Json KeySchema(const SpecKey& key) {
   switch (key.kind) {
     case KeyKind::kString:
@@ -79,6 +89,8 @@ Json KeySchema(const SpecKey& key) {
       return {{"anyOf",
                {{{"type", "integer"}, {"minimum", 1}},
                 {{"type", "string"}, {"pattern", "^[0-9]+(:[0-9]+)?$"}}}}};
+    case KeyKind::kGroups:
+      return Groups();
     case KeyKind::kModelConfig:
       return {{"anyOf", {{{"type", "string"}}, {{"type", "object"}}}}};
   }

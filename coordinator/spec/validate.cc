@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
+#include "coordinator/spec/validate_course.h"
 #include "coordinator/spec/validate_optimizer.h"
 
 namespace terrace {
@@ -279,6 +280,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
                                 " of a-z, 0-9, '-', '_', '.', starting with a letter or digit"),
                    Suggested(spec->name()));
   }
+  ValidateCourse(reader, spec);
   ValidateOptimizer(reader, *spec);
   ValidateLayout(reader, *spec);
   ValidateLossScale(reader, *spec);

@@ -90,7 +90,9 @@ void CheckSchedule(SpecReader& reader, const v1::TrainSpec& train) {
                {"train.schedule.power", {"polynomial"}},
                {"train.schedule.cycles", {"cosine_restarts"}}});
   if (schedule.warmup_steps() > train.steps()) {
-    reader.Problem("train.schedule.warmup_steps", absl::StrCat(schedule.warmup_steps()),
+    const bool in_tokens = schedule.warmup_tokens() > 0;
+    reader.Problem(in_tokens ? "train.schedule.warmup_tokens" : "train.schedule.warmup_steps",
+                   absl::StrCat(schedule.warmup_steps(), in_tokens ? " steps of them" : ""),
                    absl::StrCat("at most train.steps ", train.steps()));
   } else if (schedule.warmup_steps() + schedule.decay_steps() > train.steps()) {
     reader.Problem("train.schedule.decay_steps", absl::StrCat(schedule.decay_steps()),

@@ -147,6 +147,8 @@ std::string RuleText(const SpecKey& key) {
       return absl::StrCat(choices, ", or a mapping from them to parts that sum to 1");
     case KeyKind::kPrecision:
       return absl::StrCat(choices, ", or a mapping with default and layers");
+    case KeyKind::kGroups:
+      return "a mapping from patterns of names to lr_scale and weight_decay";
     case KeyKind::kModelConfig:
       return "a preset name, a path or a mapping";
     default:

@@ -30,13 +30,15 @@ void SumOfRow(const float* row, int64_t count, float* out) {
       count, [=](int64_t i, auto access) HWY_ATTR { return ExpBelow(access.Load(row + i), tops); });
 }
 
-// Logits to softmax: exp(z - top) * scale.
-void SoftmaxOfRow(float* row, int64_t count, float top, float scale) {
-  const V tops = hn::Set(D(), top), scales = hn::Set(D(), scale);
+// Logits to exp(z - top) * scale + shift.
+void SoftmaxOfRow(float* row, int64_t count, float top, float scale, float shift) {
+  const V tops = hn::Set(D(), top), scales = hn::Set(D(), scale), shifts = hn::Set(D(), shift);
   ForVectors(count, [=](int64_t i, auto access) HWY_ATTR {
-    access.Store(hn::Mul(ExpBelow(access.Load(row + i), tops), scales), row + i);
+    access.Store(hn::MulAdd(ExpBelow(access.Load(row + i), tops), scales, shifts), row + i);
   });
 }
+
+float SumOfShard(const float* row, int64_t count) { return SumOfLogits(row, count); }
 
 }  // namespace
 }  // namespace terrace::kernels::cpu::HWY_NAMESPACE
@@ -48,6 +50,7 @@ namespace {
 
 HWY_EXPORT(SumOfRow);
 HWY_EXPORT(SoftmaxOfRow);
+HWY_EXPORT(SumOfShard);
 
 // The columns of the vocabulary that a shard holds: `count` from `first` on; the rest are padding.
 struct Shard {
@@ -70,14 +73,26 @@ struct WholeRow {
     for (int64_t s = 0; s < shards; ++s) {
       const float* part = at + s * stride;
       if (part[1] != 0) sum += part[1] * std::exp(static_cast<double>(part[0]) - top);
-      target_logit += part[2];
+      score += part[2];
     }
   }
-  double Loss() const { return std::log(sum) + top - target_logit; }
+  double LogZ() const { return std::log(sum) + top; }
+  double Loss(const LossTerms& terms) const {
+    const double log_z = LogZ();
+    return log_z - score + terms.z_loss * log_z * log_z;
+  }
 
   float top = std::numeric_limits<float>::lowest();
   double sum = 0;
-  double target_logit = 0;
+  double score = 0;
+};
+
+// What each logit and, beside that, the target's adds to the score of its row.
+struct ScoreWeights {
+  explicit ScoreWeights(const CrossEntropyAttrs& attrs)
+      : each(attrs.terms.label_smoothing / static_cast<float>(attrs.vocabulary)),
+        target(1.0f - attrs.terms.label_smoothing) {}
+  float each, target;
 };
 
 Status CheckTargets(const char* op, const TensorView& targets, int64_t vocabulary) {
@@ -100,15 +115,19 @@ Status CrossEntropyRows(const OpAttrs& attrs, std::span<const TensorView> operan
   Status status = CheckTargets("cross_entropy_rows", targets, attributes.vocabulary);
   if (!status.ok()) return status;
   const Shard shard(attributes);
+  const ScoreWeights weights(attributes);
   const auto sum_of_row = HWY_DYNAMIC_DISPATCH(SumOfRow);
+  const auto sum_of_shard = HWY_DYNAMIC_DISPATCH(SumOfShard);
   ParallelFor(logits.rows(), logits.size[1], context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* z = logits.as<const float>() + row * logits.row_stride;
       float* out = operands[2].as<float>() + 3 * row;
-      const int64_t column = shard.Column(targets.as<const int32_t>()[row]);
+      const int32_t target = targets.as<const int32_t>()[row];
+      const int64_t column = shard.Column(target);
       out[0] = std::numeric_limits<float>::lowest();
       out[1] = 0;
-      out[2] = column < 0 ? 0.0f : z[column];
+      out[2] = column < 0 ? 0.0f : weights.target * z[column];
+      if (weights.each > 0 && target >= 0) out[2] += weights.each * sum_of_shard(z, shard.count);
       if (shard.count > 0) sum_of_row(z, shard.count, out);
     }
   });
@@ -117,18 +136,18 @@ Status CrossEntropyRows(const OpAttrs& attrs, std::span<const TensorView> operan
 
 Status CrossEntropyLoss(const OpAttrs& attrs, std::span<const TensorView> operands,
                         const Context&) {
+  const auto& attributes = std::get<CrossEntropyAttrs>(attrs);
   const TensorView& targets = operands[0];
   double loss = 0;
   int64_t counted = 0;
   for (int64_t row = 0; row < targets.rows(); ++row) {
     if (targets.as<const int32_t>()[row] < 0) continue;
-    loss += WholeRow(operands[1], row).Loss();
+    loss += WholeRow(operands[1], row).Loss(attributes.terms);
     ++counted;
   }
   float* stats = operands[2].as<float>();
-  const bool accumulate = std::get<CrossEntropyAttrs>(attrs).accumulate;
-  stats[0] = static_cast<float>(loss + (accumulate ? stats[0] : 0.0f));
-  stats[1] = static_cast<float>(counted) + (accumulate ? stats[1] : 0.0f);
+  stats[0] = static_cast<float>(loss + (attributes.accumulate ? stats[0] : 0.0f));
+  stats[1] = static_cast<float>(counted) + (attributes.accumulate ? stats[1] : 0.0f);
   return {};
 }
 
@@ -137,6 +156,7 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
   const auto& attributes = std::get<CrossEntropyAttrs>(attrs);
   const TensorView& logits = operands[2];
   const Shard shard(attributes);
+  const ScoreWeights weights(attributes);
   const float factor = operands[3].absent() ? 1.0f : operands[3].as<const float>()[3];
   const auto softmax_of_row = HWY_DYNAMIC_DISPATCH(SoftmaxOfRow);
   ParallelFor(logits.rows(), logits.size[1], context.threads, [&](int64_t begin, int64_t end) {
@@ -147,8 +167,11 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
       std::fill(z + kept, z + attributes.shard_rows, 0.0f);
       if (kept == 0) continue;
       const WholeRow whole(operands[1], row);
-      softmax_of_row(z, kept, whole.top, static_cast<float>(factor / whole.sum));
-      if (const int64_t column = shard.Column(target); column >= 0) z[column] -= factor;
+      const double of_z = 1.0 + 2.0 * attributes.terms.z_loss * whole.LogZ();
+      softmax_of_row(z, kept, whole.top, static_cast<float>(factor / whole.sum * of_z),
+                     -weights.each * factor);
+      if (const int64_t column = shard.Column(target); column >= 0)
+        z[column] -= weights.target * factor;
     }
   });
   return {};

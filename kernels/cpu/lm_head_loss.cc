@@ -23,38 +23,46 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// The loss of one row. With `exps` (which may be the row itself), also turns the row into softmax
-// minus one-hot, times `factor`.
+// The loss of one row. With `exps` (which may be the row itself), also turns the row into its
+// gradient, times `factor`.
 template <typename T>
-double LossOfRow(T* row, int64_t vocab, int32_t target, float factor, float* exps) {
+double LossOfRow(T* row, int64_t vocab, int32_t target, const LossTerms& terms, float factor,
+                 float* exps) {
   const D d;
   const float top = LargestOf(row, vocab);
   const double target_logit = hn::GetLane(Tail{1}.Load(row + target));
+  const float each = terms.label_smoothing / static_cast<float>(vocab);
+  const float own = 1.0f - terms.label_smoothing;
+  const double score =
+      each == 0 ? target_logit : own * target_logit + each * SumOfLogits(row, vocab);
   const V tops = hn::Set(d, top);
   const float sum = SumVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
     const V e = ExpBelow(access.Load(row + i), tops);
     if (exps != nullptr) access.Store(e, exps + i);
     return e;
   });
+  const double log_z = std::log(static_cast<double>(sum)) + top;
   if (exps != nullptr) {
-    const V scale = hn::Set(d, factor / sum);
+    const float scale = factor / sum * static_cast<float>(1 + 2 * terms.z_loss * log_z);
+    const V scales = hn::Set(d, scale), shift = hn::Set(d, -each * factor);
+    // Before its place is written, which may be the row's.
+    const float p = exps[target] * scale;
     ForVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
-      access.Store(hn::Mul(access.Load(exps + i), scale), row + i);
+      access.Store(hn::MulAdd(access.Load(exps + i), scales, shift), row + i);
     });
-    const float p = exps[target] * (std::is_same_v<T, float> ? 1.0f : factor / sum);
-    Tail{1}.Store(hn::Set(d, p - factor), row + target);
+    Tail{1}.Store(hn::Set(d, p - (own + each) * factor), row + target);
   }
-  return std::log(static_cast<double>(sum)) + top - target_logit;
+  return log_z - score + terms.z_loss * log_z * log_z;
 }
 
-double LossOfTypedRow(void* row, DType dtype, int64_t vocab, int32_t target, bool grad,
-                      float factor, float* exps) {
-  if (dtype == DType::kBF16)
-    return LossOfRow(static_cast<BF16*>(row), vocab, target, factor, grad ? exps : nullptr);
-  if (dtype == DType::kF16)
-    return LossOfRow(static_cast<F16*>(row), vocab, target, factor, grad ? exps : nullptr);
-  return LossOfRow(static_cast<float*>(row), vocab, target, factor,
-                   grad ? static_cast<float*>(row) : nullptr);
+double LossOfTypedRow(void* row, DType dtype, int64_t vocab, int32_t target, const LossTerms& terms,
+                      bool grad, float factor, float* exps) {
+  const auto loss_of = [&](auto* typed, float* to) {
+    return LossOfRow(typed, vocab, target, terms, factor, grad ? to : nullptr);
+  };
+  if (dtype == DType::kBF16) return loss_of(static_cast<BF16*>(row), exps);
+  if (dtype == DType::kF16) return loss_of(static_cast<F16*>(row), exps);
+  return loss_of(static_cast<float*>(row), static_cast<float*>(row));
 }
 
 }  // namespace
@@ -147,7 +155,8 @@ class LmHead {
         continue;
       }
       float* exps = reinterpret_cast<float*>(exps_ + omp_get_thread_num() * scratch_.row_bytes);
-      losses_[i] = loss_of_row(row, scratch_.logits_type, vocab_, target, grad, factor, exps);
+      losses_[i] =
+          loss_of_row(row, scratch_.logits_type, vocab_, target, attrs_.terms, grad, factor, exps);
     }
   }
 

@@ -40,6 +40,12 @@ float LargestOf(const T* row, int64_t count) {
   return top;
 }
 
+// In f32, lane by lane.
+template <typename T>
+float SumOfLogits(const T* row, int64_t count) {
+  return SumVectors(count, [=](int64_t i, auto access) HWY_ATTR { return access.Load(row + i); });
+}
+
 // exp(x - top), for x <= top, but not below 2^-100: divided by a sum it stays a normal number, and
 // subnormal ones are slow. A NaN stays one, because Max returns its second argument then.
 HWY_INLINE V ExpBelow(V x, V top) {

@@ -231,7 +231,7 @@ bool SkipsStep(std::span<const TensorView> operands) {
 
 UpdateStep StepOf(const UpdateAttrs& update, std::span<const TensorView> operands) {
   const float* schedule = operands[5].as<const float>();
-  const double learning_rate = schedule[0];
+  const double learning_rate = static_cast<double>(update.lr_scale) * schedule[0];
   const double correction1 = schedule[1];
   const double correction2 = schedule[2];
   return {.grad_scale = operands[4].as<const float>()[0],
@@ -244,7 +244,7 @@ UpdateStep StepOf(const UpdateAttrs& update, std::span<const TensorView> operand
           .inverse_sqrt_correction2 = static_cast<float>(1.0 / std::sqrt(correction2)),
           .epsilon = update.epsilon,
           .minus_step_size = static_cast<float>(-learning_rate / correction1),
-          .minus_learning_rate = -schedule[0]};
+          .minus_learning_rate = static_cast<float>(-learning_rate)};
 }
 
 Status Update(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {

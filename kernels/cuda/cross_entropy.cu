@@ -38,7 +38,12 @@ struct CrossEntropyArguments {
   int64_t shards, shard_stride;
   int64_t count, columns, vocabulary;
   Shard shard;
+  LossTerms terms;
   Fault* faults;
+
+  // What each logit and, beside that, the target's adds to the score of its row.
+  __device__ float each() const { return terms.label_smoothing / static_cast<float>(vocabulary); }
+  __device__ float own() const { return 1.0f - terms.label_smoothing; }
 };
 
 __global__ void RowsKernel(CrossEntropyArguments a) {
@@ -51,31 +56,38 @@ __global__ void RowsKernel(CrossEntropyArguments a) {
     float sum = 0;
     for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x) sum += expf(z[c] - top);
     sum = BlockSum(sum);
+    float logits = 0;
+    if (a.each() > 0) {
+      for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x) logits += z[c];
+      logits = BlockSum(logits);
+    }
     if (threadIdx.x != 0) continue;
     if (target >= a.vocabulary) NoteFault(a.faults, Op::kCrossEntropyRows, row);
     const int64_t column = a.shard.Column(target);
     float* out = a.rows + 3 * row;
     out[0] = top;
     out[1] = sum;
-    out[2] = column < 0 ? 0.0f : z[column];
+    out[2] = column < 0 ? 0.0f : a.own() * z[column];
+    if (target >= 0) out[2] += a.each() * logits;
   }
 }
 
 // One row's statistics of all shards together.
 struct WholeRow {
   float top;
-  double sum, target_logit;
+  double sum, score;
 
   __device__ WholeRow(const CrossEntropyArguments& a, int64_t row)
-      : top(kLowest), sum(0), target_logit(0) {
+      : top(kLowest), sum(0), score(0) {
     const float* at = a.rows + 3 * row;
     for (int64_t s = 0; s < a.shards; ++s) top = fmaxf(top, at[s * a.shard_stride]);
     for (int64_t s = 0; s < a.shards; ++s) {
       const float* part = at + s * a.shard_stride;
       if (part[1] != 0) sum += part[1] * exp(static_cast<double>(part[0]) - top);
-      target_logit += part[2];
+      score += part[2];
     }
   }
+  __device__ double LogZ() const { return log(sum) + top; }
 };
 
 // One block: the rows are few beside the logits that they came from.
@@ -85,7 +97,8 @@ __global__ void __launch_bounds__(kLossThreads)
   for (int64_t row = threadIdx.x; row < a.count; row += blockDim.x) {
     if (a.targets[row] < 0) continue;
     const WholeRow whole(a, row);
-    loss += log(whole.sum) + whole.top - whole.target_logit;
+    const double log_z = whole.LogZ();
+    loss += log_z - whole.score + a.terms.z_loss * log_z * log_z;
     counted += 1;
   }
   loss = BlockSum(loss);
@@ -102,11 +115,12 @@ __global__ void GradKernel(CrossEntropyArguments a, const float* schedule) {
     const int32_t target = a.targets[row];
     const int64_t kept = target < 0 ? 0 : a.shard.count;
     const WholeRow whole(a, row);
-    const float scale = static_cast<float>(factor / whole.sum);
+    const double of_z = 1.0 + 2.0 * a.terms.z_loss * whole.LogZ();
+    const float scale = static_cast<float>(factor / whole.sum * of_z);
     const int64_t column = a.shard.Column(target);
     for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-      float gradient = c < kept ? expf(z[c] - whole.top) * scale : 0.0f;
-      if (c < kept && c == column) gradient -= factor;
+      float gradient = c < kept ? expf(z[c] - whole.top) * scale - a.each() * factor : 0.0f;
+      if (c < kept && c == column) gradient -= a.own() * factor;
       z[c] = gradient;
     }
   }
@@ -128,6 +142,7 @@ Status CrossEntropyRows(const OpAttrs& attrs, std::span<const TensorView> operan
                                            .columns = entropy.shard_rows,
                                            .vocabulary = entropy.vocabulary,
                                            .shard = ShardOf(entropy),
+                                           .terms = entropy.terms,
                                            .faults = context.faults};
   return Launch("cross_entropy_rows", RowsKernel, RowShape(arguments.count, arguments.columns),
                 context, arguments);
@@ -147,6 +162,7 @@ Status CrossEntropyLoss(const OpAttrs& attrs, std::span<const TensorView> operan
                                            .columns = entropy.shard_rows,
                                            .vocabulary = entropy.vocabulary,
                                            .shard = ShardOf(entropy),
+                                           .terms = entropy.terms,
                                            .faults = context.faults};
   return Launch("cross_entropy_loss", LossKernel, LaunchShape{.threads = kLossThreads}, context,
                 arguments, entropy.accumulate, operands[2].as<float>());
@@ -167,6 +183,7 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
                                            .columns = entropy.shard_rows,
                                            .vocabulary = entropy.vocabulary,
                                            .shard = ShardOf(entropy),
+                                           .terms = entropy.terms,
                                            .faults = context.faults};
   const float* schedule = operands[3].absent() ? nullptr : operands[3].as<const float>();
   return Launch("cross_entropy_grad", GradKernel, RowShape(arguments.count, arguments.columns),

@@ -21,6 +21,7 @@ struct LossArguments {
   const float* schedule;   // or null: the gradient is multiplied by 1
   double* losses;          // of this chunk
   int64_t rows, vocab, first_row;
+  LossTerms terms;
   bool grad;
   bool wide;  // the chunk's rows start at whole 16 bytes
   Op op;
@@ -46,8 +47,8 @@ __device__ int PackCount(int64_t column, int64_t columns) {
   return columns - column < kPack ? static_cast<int>(columns - column) : static_cast<int>(kPack);
 }
 
-// The loss of each row; with `grad` also turns the row into softmax minus one-hot, times the
-// schedule's factor, zeros where the target does not count. Reads the row once for the loss, once
+// The loss of each row; with `grad` also turns the row into its gradient, times the schedule's
+// factor, zeros where the target does not count. Reads the row once for the loss, once
 // more for the gradient: it is far larger than a cache's share.
 __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a) {
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
@@ -62,26 +63,36 @@ __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a
       if (threadIdx.x == 0) a.losses[row] = 0;
       continue;
     }
+    const float each = a.terms.label_smoothing / static_cast<float>(a.vocab);
+    const float own = 1.0f - a.terms.label_smoothing;
     RunningSoftmax mine;
+    float logits = 0;
     for (int64_t c = FirstPack(); c < a.vocab; c += PackStep()) {
       LoadRowPack(a.logits, part, c, z);
-      mine.Add(z, PackCount(c, a.vocab));
+      const int count = PackCount(c, a.vocab);
+      mine.Add(z, count);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) logits += i < count ? z[i] : 0.0f;
     }
     const float top = BlockReduce(mine.top, kLowest, Largest());
     const float sum = BlockSum(mine.sum * expf(mine.top - top));
+    const double log_z = log(static_cast<double>(sum)) + top;
+    if (each > 0) logits = BlockSum(logits);
     if (threadIdx.x == 0) {
-      a.losses[row] = log(static_cast<double>(sum)) + top - a.logits.Load(row, target);
+      const double target_logit = a.logits.Load(row, target);
+      const double score = each == 0 ? target_logit : own * target_logit + each * logits;
+      a.losses[row] = log_z - score + a.terms.z_loss * log_z * log_z;
     }
     if (!a.grad) continue;
     __syncthreads();  // the target's logit has been read
     const float factor = a.schedule == nullptr ? 1.0f : a.schedule[3];
-    const float scale = factor / sum;
+    const float scale = factor / sum * static_cast<float>(1 + 2 * a.terms.z_loss * log_z);
     for (int64_t c = FirstPack(); c < a.vocab; c += PackStep()) {
       LoadRowPack(a.logits, part, c, z);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         const float p = expf(z[i] - top) * scale;
-        z[i] = c + i == target ? p - factor : p;
+        z[i] = p - (c + i == target ? own + each : each) * factor;
       }
       StoreRowPack(a.logits, part, c, z);
     }
@@ -187,6 +198,7 @@ class LmHead {
         .rows = rows,
         .vocab = vocab_,
         .first_row = first,
+        .terms = attrs_.terms,
         .grad = grad(),
         .wide = logits_.row_stride * SizeOf(logits_.dtype) % 16 == 0,
         .op = op_,

@@ -78,17 +78,17 @@ struct UpdateStep {
 // What the attributes say, as a kernel takes it.
 struct UpdateFactors {
   OptimizerRule rule;
-  float beta1, beta2, epsilon, weight_decay;
+  float beta1, beta2, epsilon, weight_decay, lr_scale;
 };
 
 inline UpdateFactors FactorsOf(const UpdateAttrs& attrs) {
-  return {attrs.rule, attrs.beta1, attrs.beta2, attrs.epsilon, attrs.weight_decay};
+  return {attrs.rule, attrs.beta1, attrs.beta2, attrs.epsilon, attrs.weight_decay, attrs.lr_scale};
 }
 
 // From kGradScale's factor and the operand `schedule`.
 TERRACE_HOST_DEVICE inline UpdateStep MakeUpdateStep(const UpdateFactors& attrs, float grad_scale,
                                                      const float* schedule) {
-  const double learning_rate = schedule[0];
+  const double learning_rate = static_cast<double>(attrs.lr_scale) * schedule[0];
   const double correction1 = schedule[1], correction2 = schedule[2];
   UpdateStep step;
   step.grad_scale = grad_scale;
@@ -101,7 +101,7 @@ TERRACE_HOST_DEVICE inline UpdateStep MakeUpdateStep(const UpdateFactors& attrs,
   step.inverse_sqrt_correction2 = static_cast<float>(1.0 / sqrt(correction2));
   step.epsilon = attrs.epsilon;
   step.minus_step_size = static_cast<float>(-learning_rate / correction1);
-  step.minus_learning_rate = -schedule[0];
+  step.minus_learning_rate = static_cast<float>(-learning_rate);
   return step;
 }
 

@@ -61,11 +61,17 @@ absl::StatusOr<OpAttrs> DecodeAttention(const v1::AttentionAttrs& m) {
       .sequence = m.sequence(), .window = m.window(), .scale = m.scale(), .precision = *precision};
 }
 
+kernels::LossTerms DecodeTerms(const v1::LossTerms& m) {
+  return {.label_smoothing = m.label_smoothing(), .z_loss = m.z_loss()};
+}
+
 absl::StatusOr<OpAttrs> DecodeLoss(const v1::LossAttrs& m) {
   const auto precision = DecodePrecision(m.precision());
   if (!precision.ok()) return precision.status();
-  return kernels::LossAttrs{
-      .chunk_rows = m.chunk_rows(), .accumulate = m.accumulate(), .precision = *precision};
+  return kernels::LossAttrs{.chunk_rows = m.chunk_rows(),
+                            .accumulate = m.accumulate(),
+                            .precision = *precision,
+                            .terms = DecodeTerms(m.terms())};
 }
 
 // Counts that ranks are numbered by: any larger one is nonsense and would overflow.
@@ -132,7 +138,8 @@ OpAttrs DecodeUpdate(const v1::UpdateAttrs& m) {
                              .beta2 = m.beta2(),
                              .epsilon = m.epsilon(),
                              .weight_decay = m.weight_decay(),
-                             .block = m.block()};
+                             .block = m.block(),
+                             .lr_scale = m.lr_scale() == 0 ? 1.0f : m.lr_scale()};
   if (!m.has_rounding()) return attrs;
   attrs.rounding.seed = m.rounding().seed();
   attrs.rounding.buffer = m.rounding().buffer();
@@ -190,7 +197,8 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
     case ComputeOp::kCrossEntropy:
       return kernels::CrossEntropyAttrs{.shard_rows = c.cross_entropy().shard_rows(),
                                         .vocabulary = c.cross_entropy().vocabulary(),
-                                        .accumulate = c.cross_entropy().accumulate()};
+                                        .accumulate = c.cross_entropy().accumulate(),
+                                        .terms = DecodeTerms(c.cross_entropy().terms())};
     case ComputeOp::kScale:
       return kernels::ScaleAttrs{.scale = c.scale().scale()};
     case ComputeOp::kPermute:

@@ -19,6 +19,15 @@ void EncodeContext(const kernels::TokenShare& context, Out out) {
   m->set_zigzag(context.zigzag);
 }
 
+// Left out when the loss is -log p alone.
+template <typename Out>
+void EncodeTerms(const kernels::LossTerms& terms, Out out) {
+  if (terms == kernels::LossTerms()) return;
+  v1::LossTerms* m = out();
+  m->set_label_smoothing(terms.label_smoothing);
+  m->set_z_loss(terms.z_loss);
+}
+
 // One encoder an alternative of OpAttrs; std::visit refuses to compile when one is missing.
 struct Encoder {
   ComputeOp* out;
@@ -62,6 +71,7 @@ struct Encoder {
     m->set_chunk_rows(a.chunk_rows);
     m->set_accumulate(a.accumulate);
     m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
+    EncodeTerms(a.terms, [&] { return m->mutable_terms(); });
   }
   void operator()(const kernels::FillAttrs& a) const { out->mutable_fill()->set_value(a.value); }
   void operator()(const kernels::ClipAttrs& a) const {
@@ -75,6 +85,7 @@ struct Encoder {
     m->set_epsilon(a.epsilon);
     m->set_weight_decay(a.weight_decay);
     m->set_block(a.block);
+    if (a.lr_scale != 1) m->set_lr_scale(a.lr_scale);
     if (a.rounding.buffer < 0) return;
     v1::StochasticRounding* rounding = m->mutable_rounding();
     rounding->set_seed(a.rounding.seed);
@@ -97,6 +108,7 @@ struct Encoder {
     m->set_shard_rows(a.shard_rows);
     m->set_vocabulary(a.vocabulary);
     m->set_accumulate(a.accumulate);
+    EncodeTerms(a.terms, [&] { return m->mutable_terms(); });
   }
   void operator()(const kernels::ScaleAttrs& a) const { out->mutable_scale()->set_scale(a.scale); }
   void operator()(const kernels::PermuteAttrs& a) const {

@@ -73,6 +73,23 @@ void PrintLayout(const v1::Plan& plan, std::string* out) {
             out);
 }
 
+void PrintGroups(const v1::Plan& plan, std::string* out) {
+  if (plan.parameter_groups().empty()) return;
+  absl::StrAppend(out, "\nparameter groups\n");
+  TextTable table({{.width_max = 40}, kRight, kRight, kRight, kRight}, 2);
+  table.Add({"tensors", "", "parameters", "lr x", "decay"});
+  for (const v1::ParameterGroupLine& line : plan.parameter_groups()) {
+    const std::string rate = absl::StrFormat("%.3g", line.max_lr_scale());
+    table.Add({line.match().empty() ? "all others" : line.match(), Grouped(line.tensors()),
+               Grouped(line.parameters()),
+               line.min_lr_scale() == line.max_lr_scale()
+                   ? rate
+                   : absl::StrFormat("%.3g to %s", line.min_lr_scale(), rate),
+               absl::StrCat(line.weight_decay())});
+  }
+  table.AppendTo(out);
+}
+
 // What the tiers cost, where something is off the device.
 void PrintOffload(const v1::Plan& plan, std::string* out) {
   std::string words;
@@ -204,6 +221,7 @@ std::string PlanText(const v1::Plan& plan) {
   PrintLine("train step", absl::StrCat(plan.instructions(), " instructions"), &out);
   out += PlanMemoryText(plan);
   PrintTime(plan, &out);
+  PrintGroups(plan, &out);
   if (!plan.binding_constraint().empty()) {
     absl::StrAppend(&out, "\nlimit  ", Wrapped(plan.binding_constraint(), kColumns, 7), "\n");
   }

@@ -87,11 +87,11 @@ void AddCrossEntropy(const Form& form, CaseList* list) {
   struct Shape {
     int64_t rows, shard_rows, shard, shards, vocabulary;
   };
-  for (const Shape& s : {Shape{5, 7, 0, 1, 7}, Shape{130, 300, 1, 3, 850}, Shape{40, 66, 2, 3, 151},
-                         Shape{9, 20, 3, 4, 50}}) {
+  const auto add = [&](const Shape& s, const LossTerms& terms) {
     const CrossEntropyAttrs attrs = {
-        .shard_rows = s.shard_rows, .shard = s.shard, .vocabulary = s.vocabulary};
-    const std::string suffix = form.name + "_" + Text(s.shard_rows) + "x" + Text(s.shards);
+        .shard_rows = s.shard_rows, .shard = s.shard, .vocabulary = s.vocabulary, .terms = terms};
+    const std::string suffix = form.name + "_" + Text(s.shard_rows) + "x" + Text(s.shards) +
+                               (terms == LossTerms() ? "" : "_terms");
     const TensorShape logits = form.Act({s.rows, s.shard_rows});
     const TensorShape targets = Dense(kI32, {s.rows});
     const TensorShape rows = Dense(kF32, {s.shards, s.rows, 3});
@@ -99,13 +99,18 @@ void AddCrossEntropy(const Form& form, CaseList* list) {
     list->Add(Op::kCrossEntropyGrad, suffix, attrs, {targets, rows, logits, kAbsent});
     list->Add(Op::kCrossEntropyGrad, suffix + "_scaled", attrs,
               {targets, rows, logits, Dense(kF32, {4})});
-    if (form.gap > 0) continue;
+    if (form.gap > 0) return;
     for (bool accumulate : {false, true}) {
       CrossEntropyAttrs loss = attrs;
       loss.accumulate = accumulate;
       list->Add(Op::kCrossEntropyLoss, suffix + (accumulate ? "_acc" : ""), loss,
                 {targets, rows, Dense(kF32, {2})});
     }
+  };
+  for (const Shape& s : {Shape{5, 7, 0, 1, 7}, Shape{130, 300, 1, 3, 850}, Shape{40, 66, 2, 3, 151},
+                         Shape{9, 20, 3, 4, 50}}) {
+    add(s, {});
+    add(s, {.label_smoothing = 0.1f, .z_loss = 1e-2f});
   }
 }
 

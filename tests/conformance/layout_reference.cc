@@ -104,7 +104,10 @@ void CrossEntropyRowsRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands
     for (int64_t c = 0; c < columns && first + c < attrs.vocabulary; ++c) {
       const double logit = operands[0][row * columns + c];
       out[1] += std::exp(logit - out[0]);
-      if (first + c == static_cast<int64_t>(operands[1][row])) out[2] = logit;
+      const double smoothing = attrs.terms.label_smoothing;
+      if (operands[1][row] >= 0)
+        out[2] += smoothing / static_cast<double>(attrs.vocabulary) * logit;
+      if (first + c == static_cast<int64_t>(operands[1][row])) out[2] += (1 - smoothing) * logit;
     }
   }
 }
@@ -128,7 +131,8 @@ void CrossEntropyLossRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands
   Begin(&operands[2], shapes[2], attrs.accumulate);
   for (int64_t row = 0; row < n; ++row) {
     if (operands[0][row] < 0) continue;
-    operands[2][0] += LogSumExp(operands[1], shards, n, row);
+    const double lse = LogSumExp(operands[1], shards, n, row);
+    operands[2][0] += lse + attrs.terms.z_loss * lse * lse;
     for (int64_t s = 0; s < shards; ++s) operands[2][0] -= operands[1][(s * n + row) * 3 + 2];
     operands[2][1] += 1;
   }
@@ -143,8 +147,11 @@ void CrossEntropyGradRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands
       const int64_t column = attrs.shard * columns + c;
       double& logit = operands[2][row * columns + c];
       const bool counts = operands[0][row] >= 0 && column < attrs.vocabulary;
-      logit = counts ? std::exp(logit - lse) : 0.0;
-      if (counts && column == static_cast<int64_t>(operands[0][row])) logit -= 1;
+      const double smoothing = attrs.terms.label_smoothing;
+      logit = counts ? std::exp(logit - lse) * (1 + 2 * attrs.terms.z_loss * lse) -
+                           smoothing / static_cast<double>(attrs.vocabulary)
+                     : 0.0;
+      if (counts && column == static_cast<int64_t>(operands[0][row])) logit -= 1 - smoothing;
       logit *= factor;
     }
   }

@@ -101,6 +101,18 @@ void AddLoss(const Form& form, CaseList* list) {
                 {form.Act({s.tokens, s.hidden}), Dense(kF32, {s.vocab, s.hidden}),
                  Dense(kI32, {s.tokens}), Dense(kF32, {2})});
     }
+    // Strong terms where products do not round, ordinary ones where they do.
+    for (const LossTerms& terms : {LossTerms{.label_smoothing = 0.1f},
+                                   LossTerms{.label_smoothing = 0.2f, .z_loss = 1e-2f}}) {
+      const MatmulPrecision precision =
+          terms.z_loss > 0 ? MatmulPrecision::kF32 : FastOf(form.dtype);
+      list->Add(Op::kLmHeadLoss,
+                form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) + "_smoothed" +
+                    (terms.z_loss > 0 ? "_z" : ""),
+                LossAttrs{.chunk_rows = s.chunk_rows, .precision = precision, .terms = terms},
+                {form.Act({s.tokens, s.hidden}), Dense(kF32, {s.vocab, s.hidden}),
+                 Dense(kI32, {s.tokens}), Dense(kF32, {2})});
+    }
     if (form.dtype == kF32) continue;
     list->Add(Op::kLmHeadLoss,
               form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) + "_short_weight",
@@ -194,7 +206,8 @@ void AddUpdates(const OptimizerRow& rule, int64_t n, CaseList* list) {
     list->Add(Op::kUpdateStochastic, name + what, rounded, {grad, half, m, v, four, four, step});
   };
   add("", x, x);
-  add("_grad_bf16", half, x);
+  attrs.lr_scale = rounded.lr_scale = 0.3f;
+  add("_grad_bf16_lr_scale", half, x);
   if (rule.moments == 0) return;
   add("_bf16_moments", x, half);
   for (const int64_t block : {16, 128, 256}) {

@@ -180,10 +180,15 @@ void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operand
     double sum = 0;
     for (double logit : logits) sum += std::exp(logit - largest);
     const double lse = largest + std::log(sum);
-    operands[3][0] += lse - logits[target];
+    const double smoothing = attrs.terms.label_smoothing, z_loss = attrs.terms.z_loss;
+    double loss = (1 - smoothing) * (lse - logits[target]) + z_loss * lse * lse;
+    for (double logit : logits) loss += smoothing / static_cast<double>(vocab) * (lse - logit);
+    operands[3][0] += loss;
     operands[3][1] += 1;
     for (int64_t v = 0; with_gradients && v < vocab; ++v) {
-      const double g = factor * (std::exp(logits[v] - lse) - (v == target ? 1 : 0));
+      const double wished =
+          (v == target ? 1 - smoothing : 0) + smoothing / static_cast<double>(vocab);
+      const double g = factor * (std::exp(logits[v] - lse) * (1 + 2 * z_loss * lse) - wished);
       for (int64_t i = 0; i < h; ++i) {
         operands[4][t * h + i] += g * operands[1][v * h + i];
         operands[5][v * h + i] += g * hidden[i];
@@ -214,7 +219,7 @@ double SignOf(double value) { return value > 0 ? 1 : value < 0 ? -1 : 0; }
 
 // As optimizer_rule.h writes the rules.
 void UpdateRef(const UpdateAttrs& attrs, Operands operands) {
-  const double lr = operands[5][0], decay = attrs.weight_decay;
+  const double lr = operands[5][0] * attrs.lr_scale, decay = attrs.weight_decay;
   const double beta1 = attrs.beta1, beta2 = attrs.beta2;
   for (size_t i = 0; i < operands[0].size(); ++i) {
     double& w = operands[1][i];

@@ -30,8 +30,9 @@ struct ForwardOptions {
   int64_t sequence = 0;  // tokens of each, over all context-parallel ranks
   Precisions precisions;
   bool for_backward = false;  // keep the values before activations
-  int rope_table = kNone;     // value; kNone without rotary embedding
-  int64_t chunk_bytes = 0;    // of one copy between tiers; 0: the default
+  kernels::LossTerms terms;
+  int rope_table = kNone;   // value; kNone without rotary embedding
+  int64_t chunk_bytes = 0;  // of one copy between tiers; 0: the default
 };
 
 // What a pass has of its micro-batch.

@@ -71,8 +71,10 @@ Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, Slice stat
            {.transpose = true}, "lm_head");
     column += count;
   }
-  const kernels::CrossEntropyAttrs attrs = {
-      .shard_rows = columns, .vocabulary = config_.vocabulary, .accumulate = begin > 0};
+  const kernels::CrossEntropyAttrs attrs = {.shard_rows = columns,
+                                            .vocabulary = config_.vocabulary,
+                                            .accumulate = begin > 0,
+                                            .terms = options_.terms};
   const Slice own = Statistic(absl::StrCat("loss_rows.own", begin), {rows, 3});
   builder_.Compute(Op::kCrossEntropyRows, attrs, {chunk.logits, chunk.targets, own}, "loss rows");
   if (parallel_.groups.tensor == kNone) {
@@ -89,8 +91,10 @@ Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, Slice stat
 
 void Forward::Loss(Slice hidden, Slice targets, Slice stats) {
   if (!LogitsInMemory()) {
-    builder_.Compute(Op::kLmHeadLoss, kernels::LossAttrs{.precision = options_.precisions.head},
-                     {hidden, HeadWeight(), targets, stats}, "lm_head_loss");
+    builder_.Compute(
+        Op::kLmHeadLoss,
+        kernels::LossAttrs{.precision = options_.precisions.head, .terms = options_.terms},
+        {hidden, HeadWeight(), targets, stats}, "lm_head_loss");
     return;
   }
   const int64_t rows = hidden.shape.rows(), step = LossChunkRows(rows);
@@ -109,7 +113,8 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
     const Slice dweight = gradients->Of(weight, &builder_, &first);
     builder_.Compute(
         Op::kLmHeadLossGrad,
-        kernels::LossAttrs{.accumulate = !first, .precision = options_.precisions.head},
+        kernels::LossAttrs{
+            .accumulate = !first, .precision = options_.precisions.head, .terms = options_.terms},
         {hidden, weight, batch.targets, batch.stats, dhidden, dweight, batch.schedule},
         "lm_head_loss grad");
     return dhidden;
@@ -121,7 +126,8 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
     const LossChunk chunk = ExplicitLoss(hidden, batch.targets, batch.stats, begin, count);
     builder_.Compute(Op::kCrossEntropyGrad,
                      kernels::CrossEntropyAttrs{.shard_rows = VocabularyRows(config_, parallel_),
-                                                .vocabulary = config_.vocabulary},
+                                                .vocabulary = config_.vocabulary,
+                                                .terms = options_.terms},
                      {chunk.targets, chunk.rows, chunk.logits, batch.schedule}, "loss grad");
     HeadGradients(chunk, Rows(dhidden, begin, count), gradients);
   }

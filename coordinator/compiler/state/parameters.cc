@@ -59,15 +59,15 @@ std::string UnitName(const Parameter& parameter) {
 // optimizer treats them alike. Norms and biases of all layers of a chunk are one unit: alone they
 // would be many small messages.
 std::string ShardedUnitName(const Parameter& parameter, bool several_chunks) {
-  std::string name = parameter.decays() ? UnitName(parameter) : "vectors";
+  std::string name = parameter.is_matrix() ? UnitName(parameter) : "vectors";
   if (parameter.tile.size > 0) return parameter.name();
-  if (!parameter.decays() && several_chunks) absl::StrAppend(&name, ".chunk", parameter.chunk);
+  if (!parameter.is_matrix() && several_chunks) absl::StrAppend(&name, ".chunk", parameter.chunk);
   if (parameter.first().role == TensorRole::kPositionEmbedding) name = "positions";
   if (parameter.sums.tensor) {
     name += ".summed";
   } else if (parameter.sums.tensor_block) {
     name += ".kv";
-  } else if (!parameter.decays() && parameter.sums.copies > 1) {
+  } else if (!parameter.is_matrix() && parameter.sums.copies > 1) {
     name += ".whole";  // the others hold shares
   }
   return name;
@@ -83,7 +83,7 @@ std::string Parameter::name() const {
   return tile.size > 0 ? absl::StrCat(first().name, ".tile", tile.begin) : first().name;
 }
 
-bool Parameter::streamed() const { return decays() && elements() >= StreamedElements(dtype); }
+bool Parameter::streamed() const { return is_matrix() && elements() >= StreamedElements(dtype); }
 
 Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks,
                        const Parallel& parallel, const ParametersOptions& options, Graph* graph)
@@ -95,6 +95,7 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       rounds_(options.round),
       has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr),
       tied_(model.config.tied_embeddings),
+      optimizer_(options.optimizer),
       moment_count_(options.with_optimizer ? options.moment_count : 0),
       moments_(moment_count_ > 0 ? options.moments : kernels::DType::kF32),
       moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
@@ -145,7 +146,8 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
     (*taken)[next] = true;
   }
   Partition(model.config, tensors, parallel_, &parameter);
-  if (parameter.decays()) {
+  parameter.update = UpdateOf(optimizer_, model.config, tensor);
+  if (parameter.is_matrix()) {
     parameter.dtype = matrices_;
     parameter.gradient = gradients_;
   }
@@ -162,9 +164,21 @@ std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apa
   std::string name = UnitName(parameter);
   const bool apart =
       rounds_ || matrices_ != kernels::DType::kF32 || moments_ != kernels::DType::kF32;
-  if (apart && !parameter.decays()) return name + ".vectors";
+  if (apart && !parameter.is_matrix()) return name + ".vectors";
   if (small_apart && !parameter.streamed()) name += ".small";
   return name;
+}
+
+// What tells a unit whose parameters are updated otherwise than most. The names of one stage's
+// units differ; those of two stages need not be the same.
+std::string Parameters::UpdateName(const Parameter& parameter) {
+  const TensorUpdate usual = {.weight_decay =
+                                  parameter.is_matrix() ? optimizer_.weight_decay() : 0};
+  if (parameter.update == usual) return "";
+  const auto found = std::find(updates_.begin(), updates_.end(), parameter.update);
+  const auto index = found - updates_.begin();
+  if (found == updates_.end()) updates_.push_back(parameter.update);
+  return absl::StrCat(".update", index + 1);
 }
 
 void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) {
@@ -175,23 +189,25 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
                                : WholeUnitName(parameter, small_apart);
     // A unit has one type.
     const bool exact = ReadAs(parameter) == parameter.dtype;
-    if (rounds_ && parameter.layer != kNone && parameter.decays() && exact) name += ".exact";
+    if (rounds_ && parameter.layer != kNone && parameter.is_matrix() && exact) name += ".exact";
+    if (sharded) name += UpdateName(parameter);
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
       units_.push_back({.name = name,
                         .sums = parameter.sums,
-                        .decays = parameter.decays(),
+                        .of_matrices = parameter.is_matrix(),
+                        .update = parameter.update,
                         .dtype = parameter.dtype,
                         .master_dtype = parameter.dtype,
                         .gradient = parameter.gradient,
-                        .moment_dtype = parameter.decays() ? moments_ : kernels::DType::kF32,
+                        .moment_dtype = parameter.is_matrix() ? moments_ : kernels::DType::kF32,
                         .tile = sharded && parameter.tile.size > 0});
     }
     Unit& unit = units_[it->second];
     parameter.unit = it->second;
     parameter.offset =
         AlignUp(unit.elements, !sharded && parameter.streamed() ? PageElements(parameter.dtype)
-                                                                : AlignElements(unit.decays));
+                                                                : AlignElements(unit.of_matrices));
     unit.elements = parameter.offset + parameter.elements();
     unit.parameters.push_back(i);
   }
@@ -201,7 +217,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     const int64_t share = (unit.elements + shards - 1) / shards;
     const int64_t page = PageElements(unit.master_dtype);
     unit.shard_elements =
-        AlignUp(share, unit.decays && share >= page ? page : AlignElements(unit.decays));
+        AlignUp(share, unit.of_matrices && share >= page ? page : AlignElements(unit.of_matrices));
     unit.elements = unit.shard_elements * shards;
   }
 }
@@ -214,13 +230,13 @@ int64_t Parameters::PageElements(kernels::DType master) const {
                    StreamedElements(gradients_), both ? StreamedElements(precisions_.rounded) : 0});
 }
 
-int64_t Parameters::AlignElements(bool decays) const {
-  return decays && moment_block_ > 0 ? std::max(kAlignElements, kernels::kInt8Block)
-                                     : kAlignElements;
+int64_t Parameters::AlignElements(bool of_matrices) const {
+  return of_matrices && moment_block_ > 0 ? std::max(kAlignElements, kernels::kInt8Block)
+                                          : kAlignElements;
 }
 
 bool Parameters::IsWhole(const Unit& unit, const ParametersOptions& options) const {
-  return parallel_.zero < 3 || !unit.decays || unit.elements < options.persistent_elements;
+  return parallel_.zero < 3 || !unit.of_matrices || unit.elements < options.persistent_elements;
 }
 
 // Master weights that passes do not read rest with the moments.
@@ -231,7 +247,7 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
     const int64_t elements = unit.shard_elements > 0 ? unit.shard_elements : unit.elements;
     const bool streamed =
         unit.shard_elements > 0
-            ? unit.shard_elements % PageElements(unit.master_dtype) == 0 && unit.decays
+            ? unit.shard_elements % PageElements(unit.master_dtype) == 0 && unit.of_matrices
             : first.streamed();
     if (!streamed) continue;
     const bool whole = unit.shard_elements > 0 && IsWhole(unit, options);
@@ -252,7 +268,7 @@ kernels::DType Parameters::ReadAs(const Parameter& parameter) const {
                                         role == TensorRole::kPositionEmbedding);
   const kernels::DType type = precisions_.ReadAs(role, parameter.layer, tied_);
   const bool shorter = kernels::SizeOf(type) < kernels::SizeOf(parameter.dtype);
-  return parameter.decays() && !added && shorter ? type : parameter.dtype;
+  return parameter.is_matrix() && !added && shorter ? type : parameter.dtype;
 }
 
 void Parameters::ChooseTypes() {

@@ -43,6 +43,7 @@
 #include "coordinator/compiler/graph/graph.h"
 #include "coordinator/compiler/state/groups.h"
 #include "coordinator/compiler/state/precision.h"
+#include "coordinator/layout/parameter_groups.h"
 #include "coordinator/model/model.h"
 #include "kernels/optimizer_rule.h"
 
@@ -95,13 +96,14 @@ struct Parameter {
   int weight = kNone;   // value; kNone when it is gathered for each use
   int rounded = kNone;  // what passes read instead, where it is rounded without ZeRO
   Moments moments;      // values of the same shape; none without an optimizer and with ZeRO
+  TensorUpdate update;
   int unit = 0;
   int64_t offset = 0;  // elements from the unit's start
 
   const Tensor& first() const { return *parts[0].tensor; }
   std::string name() const;  // of the first tensor, and which tile of it
-  // Weight decay acts on matrices and tables, not on norms and biases.
-  bool decays() const { return first().shape.size() >= 2; }
+  // Or a table; else a norm or bias.
+  bool is_matrix() const { return first().shape.size() >= 2; }
   // May rest off the device (tiers.h).
   bool streamed() const;
   int64_t elements() const;
@@ -128,7 +130,8 @@ struct Unit {
   // worth (layout.residual_format).
   int residual = kNone;
   Sums sums;
-  bool decays = true;
+  bool of_matrices = true;                             // else of norms and biases
+  TensorUpdate update;                                 // with ZeRO that of all its parameters
   kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
   kernels::DType master_dtype = kernels::DType::kF32;  // of those that the optimizer updates
   kernels::DType gradient = kernels::DType::kF32;
@@ -147,6 +150,7 @@ constexpr int64_t BlocksOf(int64_t elements, int64_t block) {
 struct ParametersOptions {
   bool with_optimizer = true;
   int moment_count = kernels::kMomentsMax;  // that the optimizer's rule keeps
+  v1::OptimizerSpec optimizer;              // what it says of single tensors
   int64_t persistent_elements = 0;          // ZeRO-3: smaller units stay whole
   v1::Offload offload;
   int64_t tile_bytes = 0;  // larger matrices that are prefetched for each use are tiled; 0: none
@@ -183,7 +187,7 @@ class Parameters {
   std::optional<kernels::DType> ResidualOf(const Tensor& tensor) const;
   // How the weights of a unit travel that is gathered for each use: null as passes read them.
   const kernels::FormatRow* GathersOf(const Unit& unit) const {
-    return unit.decays && !unit.tile && unit.weights == kNone ? gathers_ : nullptr;
+    return unit.of_matrices && !unit.tile && unit.weights == kNone ? gathers_ : nullptr;
   }
   // Index of the parameter that starts with the tensor of this role; kNone when there is none.
   int Find(TensorRole role, int layer = kNone) const;
@@ -193,6 +197,7 @@ class Parameters {
   void AddParameter(const Model& model, const Tensor& tensor, const std::vector<ChunkRange>& chunks,
                     bool copy, std::map<const Tensor*, bool>* taken);
   void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
+  std::string UpdateName(const Parameter& parameter);
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   void ChooseTiers(const ParametersOptions& options);
   void ChooseTypes();
@@ -202,7 +207,7 @@ class Parameters {
   // Elements of whole pages of all types that a unit may have.
   int64_t PageElements(kernels::DType master) const;
   // Parameters of a unit and shards of it begin at multiples of at least so many elements.
-  int64_t AlignElements(bool decays) const;
+  int64_t AlignElements(bool of_matrices) const;
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
   // Places one of the moments of a unit, and the scales of its blocks if it has any.
   void PlaceMoment(int moment, Unit* unit, Graph* graph);
@@ -218,6 +223,7 @@ class Parameters {
   const kernels::DType matrices_, gradients_;
   const Precisions precisions_;
   const bool rounds_, has_positions_, tied_;
+  const v1::OptimizerSpec optimizer_;
   const int moment_count_;
   const kernels::DType moments_;
   const int64_t moment_block_;
@@ -225,6 +231,7 @@ class Parameters {
   const std::optional<kernels::DType> residuals_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
+  std::vector<TensorUpdate> updates_;  // other than the usual ones
   std::map<std::pair<TensorRole, int>, int> by_role_;
 };
 

@@ -238,7 +238,10 @@ absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
   for (int moment = 0; in_blocks && moment < moments; ++moment)
     RETURN_IF_ERROR(CheckHeld(*instruction.Find(kScales + moment), where));
   const std::vector<Held> weights = HeldState(flow_, train_, i, kParam);
-  for (const Held& weight : weights) RETURN_IF_ERROR(CheckWeight(weight, where));
+  for (const Held& weight : weights) {
+    RETURN_IF_ERROR(CheckWeight(weight, where));
+    RETURN_IF_ERROR(CheckRate(weight, attrs, where));
+  }
   if (instruction.op->op == Op::kUpdateStochastic)
     RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
   for (int moment = 0; moment < moments; ++moment) {
@@ -343,6 +346,25 @@ absl::Status Updates::CheckWeight(const Held& weight, const std::string& where) 
   RETURN_IF_ERROR(status);
   updated_[weight.buffer].Set(bytes, 1);
   return absl::OkStatus();
+}
+
+// A tensor may be updated in pieces, all of them alike.
+absl::Status Updates::CheckRate(const Held& weight, const kernels::UpdateAttrs& attrs,
+                                const std::string& where) {
+  const ByteRange bytes = weight.bytes();
+  const bool sharded = state_.shard_elements(weight.buffer) > 0;
+  absl::Status status;
+  state_.ForEach(weight.buffer, sharded ? 0 : bytes.begin, sharded ? INT64_MAX : bytes.end,
+                 [&](const v1::StateRange& range) {
+                   const Rate rate = {attrs.lr_scale, attrs.weight_decay};
+                   const auto [known, is_new] = rates_.try_emplace(range.tensor(), rate);
+                   if (is_new || known->second == rate) return;
+                   status =
+                       Refuse(where, ": updates ", range.tensor(), " with lr_scale ", rate.lr_scale,
+                              " and weight_decay ", rate.weight_decay, ", another part of it with ",
+                              known->second.lr_scale, " and ", known->second.weight_decay);
+                 });
+  return status;
 }
 
 // Piece by piece: one of the weights against one of the moments. Both cover all of their operands,

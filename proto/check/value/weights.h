@@ -86,11 +86,18 @@ class Updates {
   absl::Status CheckComplete() const;
 
  private:
+  struct Rate {
+    float lr_scale = 1, weight_decay = 0;
+    bool operator==(const Rate&) const = default;
+  };
+
   absl::Status CheckOptimizer(int i, const std::string& where);
   absl::Status CheckRounding(const kernels::RoundingAttrs& rounding,
                              const std::vector<Held>& weights, const std::string& where) const;
   absl::Status CheckHeld(const Access& access, const std::string& where) const;
   absl::Status CheckWeight(const Held& weight, const std::string& where);
+  absl::Status CheckRate(const Held& weight, const kernels::UpdateAttrs& attrs,
+                         const std::string& where);
   absl::Status CheckMoments(const std::vector<Held>& weights, int i, int operand,
                             v1::StateKind kind, const std::string& where) const;
   absl::Status CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,
@@ -105,7 +112,8 @@ class Updates {
   const StateIndex& state_;
   const CheckedSequence& train_;
   const Flow& flow_;
-  std::vector<ByteMap> updated_;  // by buffer
+  std::vector<ByteMap> updated_;       // by buffer
+  std::map<std::string, Rate> rates_;  // by tensor
 };
 
 }  // namespace terrace::check

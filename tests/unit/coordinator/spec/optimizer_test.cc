@@ -61,6 +61,17 @@ TEST(OptimizerSpecTest, KeysThatNothingReadsAreRefused) {
               HasSubstr("train.schedule.decay_steps"));
 }
 
+TEST(OptimizerSpecTest, NamesOfOtherProgramsAreKnown) {
+  EXPECT_THAT(ErrorOf("optimizer: {name: adamw_torch_fused}"),
+              HasSubstr("train.optimizer.name: got \"adamw_torch_fused\", must be one of adamw, "
+                        "adam, sgd, lion; try adamw"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: paged_adamw_8bit}"),
+              HasSubstr("try adamw with formats.moments: int8 and layout.offload.optimizer: host"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: DeepSpeedCPUAdam}"), HasSubstr("try adamw"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor}"), HasSubstr("that rule is not there"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: lionn}"), HasSubstr("try lion"));
+}
+
 TEST(OptimizerSpecTest, NesterovNeedsMomentumWhichIsBelowOne) {
   EXPECT_THAT(ErrorOf("optimizer: {name: sgd, nesterov: true}"),
               HasSubstr("false without train.optimizer.momentum"));
@@ -85,6 +96,51 @@ TEST(OptimizerSpecTest, ASchedulesNumbersFitTogether) {
               HasSubstr("train.schedule.initial_lr: got 1, must be at most train.optimizer.lr"));
   EXPECT_THAT(ErrorOf("schedule: {name: wsd, warmup_steps: 90, decay_steps: 20}"),
               HasSubstr("at most the 10 steps that the warm-up leaves"));
+}
+
+TEST(OptimizerSpecTest, GroupsAreReadInTheirOrder) {
+  const v1::OptimizerSpec optimizer =
+      Parse(
+          "optimizer: {layer_decay: 0.8, groups: {\"*.bias\": {lr_scale: 2, weight_decay: 0}, "
+          "\"*mlp*\": {weight_decay: 0.3}}}")
+          .optimizer();
+  EXPECT_DOUBLE_EQ(optimizer.layer_decay(), 0.8);
+  ASSERT_EQ(optimizer.groups_size(), 2);
+  EXPECT_EQ(optimizer.groups(0).match(), "*.bias");
+  EXPECT_DOUBLE_EQ(optimizer.groups(0).lr_scale(), 2);
+  EXPECT_TRUE(optimizer.groups(0).has_weight_decay());
+  EXPECT_EQ(optimizer.groups(0).weight_decay(), 0);
+  EXPECT_DOUBLE_EQ(optimizer.groups(1).lr_scale(), 1);
+  EXPECT_DOUBLE_EQ(optimizer.groups(1).weight_decay(), 0.3);
+  EXPECT_FALSE(Parse("optimizer: {groups: {\"*\": {lr_scale: 2}}}")
+                   .optimizer()
+                   .groups(0)
+                   .has_weight_decay());
+  EXPECT_EQ(Parse("optimizer: {lr: 1e-3}").optimizer().layer_decay(), 0);
+}
+
+TEST(OptimizerSpecTest, WrongGroupsAreNamed) {
+  EXPECT_THAT(ErrorOf("optimizer: {groups: [a]}"), HasSubstr("train.optimizer.groups: got"));
+  EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": 2}}"),
+              HasSubstr("must be a mapping of lr_scale, weight_decay or both"));
+  EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {}}}"),
+              HasSubstr("must be a mapping of lr_scale, weight_decay or both"));
+  EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {lr_scale: 0}}}"),
+              HasSubstr("train.optimizer.groups.*.bias.lr_scale: got \"0\", must be a number above "
+                        "0, at most 1000"));
+  EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {weight_decay: -1}}}"),
+              HasSubstr("weight_decay: got \"-1\", must be a number from 0 to 10"));
+  EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {lr_scal: 1}}}"),
+              HasSubstr("must be lr_scale or weight_decay; try lr_scale"));
+  EXPECT_THAT(ErrorOf("optimizer: {layer_decay: 1.5}"),
+              HasSubstr("train.optimizer.layer_decay: got \"1.5\""));
+}
+
+TEST(OptimizerSpecTest, TermsOfTheLossAreRead) {
+  const v1::TrainSpec train = Parse("label_smoothing: 0.1, z_loss: 1e-4");
+  EXPECT_DOUBLE_EQ(train.label_smoothing(), 0.1);
+  EXPECT_DOUBLE_EQ(train.z_loss(), 1e-4);
+  EXPECT_THAT(ErrorOf("label_smoothing: 1"), HasSubstr("train.label_smoothing: got \"1\""));
 }
 
 }  // namespace

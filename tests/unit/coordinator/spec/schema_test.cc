@@ -30,7 +30,7 @@ TEST(SchemaTest, EveryKeyOfTheTableIsThereWithItsMeaning) {
 TEST(SchemaTest, RequiredKeysAreRequired) {
   const nlohmann::json schema = nlohmann::json::parse(JobSpecJsonSchema());
   EXPECT_EQ(schema["required"], nlohmann::json({"name", "model", "data", "train"}));
-  EXPECT_EQ(schema["properties"]["train"]["required"], nlohmann::json({"steps", "global_batch"}));
+  EXPECT_EQ(schema["properties"]["train"]["required"], nlohmann::json({"global_batch"}));
   EXPECT_FALSE(schema["properties"]["train"]["additionalProperties"].get<bool>());
 }
 

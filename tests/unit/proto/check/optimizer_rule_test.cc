@@ -95,5 +95,25 @@ TEST_P(OptimizerRuleTest, ARuleThatNobodyKnowsIsRefused) {
               HasSubstr("attribute 'rule' is 99"));
 }
 
+// Chunks of states that rest on the host make several updates of one tensor.
+TEST(OptimizerRateTest, TheTensorsPiecesAreUpdatedAlike) {
+  LayoutCase c = {"llama", MatrixLayout()};
+  c.layout.set_chunk_bytes(4096);
+  v1::Offload* offload = c.layout.mutable_offload();
+  for (v1::TierShares* shares :
+       {offload->mutable_parameter(), offload->mutable_gradient(), offload->mutable_activation()})
+    shares->set_device(1);
+  offload->mutable_optimizer()->set_host(1);
+  const v1::Program whole = CompileCase(c).value().at(0);
+  ASSERT_TRUE(CheckProgram(whole).ok());
+  for (const bool rate : {true, false}) {
+    v1::Program program = whole;
+    v1::UpdateAttrs* update = FirstUpdate(&program)->mutable_compute()->mutable_update();
+    rate ? update->set_lr_scale(0.5f) : update->set_weight_decay(0.25f);
+    EXPECT_THAT(std::string(CheckProgram(program).message()),
+                HasSubstr(rate ? "with lr_scale 0.5 and" : "and weight_decay 0.25, another part"));
+  }
+}
+
 }  // namespace
 }  // namespace terrace

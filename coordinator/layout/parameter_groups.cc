@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/layout/parameter_groups.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "base/nearest.h"
+#include "base/strings.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kNone = -1;
+
+bool Matches(const v1::ParameterGroup& group, const Tensor& tensor) {
+  return fnmatch(group.match().c_str(), tensor.name.c_str(), 0) == 0;
+}
+
+int GroupOf(const v1::OptimizerSpec& optimizer, const Tensor& tensor) {
+  for (int i = optimizer.groups_size() - 1; i >= 0; --i) {
+    if (Matches(optimizer.groups(i), tensor)) return i;
+  }
+  return kNone;
+}
+
+// How many layers a tensor is below the head.
+int64_t Depth(const ModelConfig& config, const Tensor& tensor) {
+  if (tensor.layer >= 0) return config.layers - tensor.layer;
+  const bool embedding =
+      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+  return embedding ? config.layers + 1 : 0;
+}
+
+// Roles whose tensors lie one after the other as one product's matrix or bias.
+const std::vector<std::vector<TensorRole>>& Products() {
+  using enum TensorRole;
+  static const auto* const products = new std::vector<std::vector<TensorRole>>{
+      {kQ, kK, kV}, {kQBias, kKBias, kVBias}, {kMlpGate, kMlpUp}, {kMlpGateBias, kMlpUpBias}};
+  return *products;
+}
+
+std::string ProblemOf(std::string_view got, std::string_view must, std::string_view way_out) {
+  return absl::StrCat("train.optimizer.groups: got ", Absl(got), ", must ", Absl(must), "; ",
+                      Absl(way_out));
+}
+
+std::string MatchesNothing(const v1::ParameterGroup& group, const Model& model) {
+  std::vector<std::string_view> names;
+  for (const Tensor& tensor : model.tensors) names.push_back(tensor.name);
+  const std::string nearest(Nearest(group.match(), names));
+  return ProblemOf(
+      absl::StrCat("'", group.match(), "'"), "match a tensor of the model",
+      absl::StrCat("its names are like ", nearest.empty() ? model.tensors.front().name : nearest,
+                   ", and * stands for any text"));
+}
+
+// The first two tensors of a product that are updated differently, as a problem; "" where there
+// are none.
+std::string Apart(const v1::OptimizerSpec& optimizer, const Model& model) {
+  for (int64_t layer = 0; layer < model.config.layers; ++layer) {
+    for (const std::vector<TensorRole>& roles : Products()) {
+      const Tensor* first = nullptr;
+      for (const TensorRole role : roles) {
+        const Tensor* tensor = model.Find(role, layer);
+        if (tensor == nullptr) continue;
+        if (first == nullptr) first = tensor;
+        if (UpdateOf(optimizer, model.config, *first) == UpdateOf(optimizer, model.config, *tensor))
+          continue;
+        return ProblemOf(absl::StrCat("different updates of ", first->name, " and ", tensor->name),
+                         "treat them alike: one product computes with both",
+                         "match both with one pattern");
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+TensorUpdate UpdateOf(const v1::OptimizerSpec& optimizer, const ModelConfig& config,
+                      const Tensor& tensor) {
+  double lr_scale = 1;
+  double weight_decay = tensor.shape.size() >= 2 ? optimizer.weight_decay() : 0;
+  if (optimizer.layer_decay() > 0)
+    lr_scale = std::pow(optimizer.layer_decay(), static_cast<double>(Depth(config, tensor)));
+  if (const int index = GroupOf(optimizer, tensor); index != kNone) {
+    const v1::ParameterGroup& group = optimizer.groups(index);
+    lr_scale *= group.lr_scale();
+    if (group.has_weight_decay()) weight_decay = group.weight_decay();
+  }
+  return {.lr_scale = lr_scale, .weight_decay = weight_decay};
+}
+
+std::vector<std::string> ParameterGroupProblems(const v1::OptimizerSpec& optimizer,
+                                                const Model& model) {
+  std::vector<std::string> problems;
+  for (const v1::ParameterGroup& group : optimizer.groups()) {
+    const bool any = std::any_of(model.tensors.begin(), model.tensors.end(),
+                                 [&](const Tensor& tensor) { return Matches(group, tensor); });
+    if (!any) problems.push_back(MatchesNothing(group, model));
+  }
+  if (const std::string apart = Apart(optimizer, model); !apart.empty()) problems.push_back(apart);
+  return problems;
+}
+
+std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec& optimizer,
+                                                        const Model& model) {
+  if (optimizer.groups().empty() && optimizer.layer_decay() == 0) return {};
+  std::vector<v1::ParameterGroupLine> lines(optimizer.groups_size() + 1);
+  for (int i = 0; i < optimizer.groups_size(); ++i) lines[i].set_match(optimizer.groups(i).match());
+  for (const Tensor& tensor : model.tensors) {
+    const int group = GroupOf(optimizer, tensor);
+    v1::ParameterGroupLine& line = group == kNone ? lines.back() : lines[group];
+    const TensorUpdate update = UpdateOf(optimizer, model.config, tensor);
+    const double least = line.tensors() == 0 ? update.lr_scale : line.min_lr_scale();
+    line.set_min_lr_scale(std::min(least, update.lr_scale));
+    line.set_max_lr_scale(std::max(line.max_lr_scale(), update.lr_scale));
+    line.set_weight_decay(std::max(line.weight_decay(), update.weight_decay));
+    line.set_tensors(line.tensors() + 1);
+    line.set_parameters(line.parameters() + tensor.elements());
+  }
+  if (lines.back().tensors() == 0) lines.pop_back();
+  return lines;
+}
+
+}  // namespace terrace
