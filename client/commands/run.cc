@@ -133,6 +133,13 @@ struct Outcome {
   std::string state_directory;
 };
 
+// Where an earlier evaluation was better than the last.
+std::string BestText(const v1::Progress& progress) {
+  const int64_t best = progress.best_eval_step();
+  if (best == 0 || best == progress.eval_step()) return "";
+  return absl::StrFormat(", the best %.4f after step %d", progress.best_eval_loss(), best);
+}
+
 void PrintEnd(const GlobalOptions& global, const RunOptions& options, const Outcome& outcome) {
   const v1::Job& job = outcome.job;
   const v1::Progress& progress = job.progress();
@@ -140,13 +147,16 @@ void PrintEnd(const GlobalOptions& global, const RunOptions& options, const Outc
     constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
     const double loss = HasStepped(progress) ? progress.loss() : kUnknown;
     const double eval_loss = progress.eval_step() > 0 ? progress.eval_loss() : kUnknown;
+    const double best_loss = progress.best_eval_step() > 0 ? progress.best_eval_loss() : kUnknown;
     std::printf(
         "{\"event\": \"done\", \"state\": \"%s\", \"reason\": \"%s\", \"job\": \"%s\", \"step\": "
         "%ld, \"loss\": %s, "
-        "\"eval_loss\": %s, \"checkpoint\": %s, \"logs\": %s, \"message\": %s}\n",
+        "\"eval_loss\": %s, \"best_eval_loss\": %s, \"best_eval_step\": %ld, \"checkpoint\": %s, "
+        "\"logs\": %s, \"message\": %s}\n",
         std::string(StateName(job.state())).c_str(), ReasonName(job.reason()).c_str(),
         job.id().c_str(), static_cast<long>(progress.step()), JsonNumber(loss).c_str(),
-        JsonNumber(eval_loss).c_str(), JsonString(progress.checkpoint()).c_str(),
+        JsonNumber(eval_loss).c_str(), JsonNumber(best_loss).c_str(),
+        static_cast<long>(progress.best_eval_step()), JsonString(progress.checkpoint()).c_str(),
         JsonString(outcome.state_directory).c_str(), JsonString(job.message()).c_str());
     return;
   }
@@ -161,7 +171,8 @@ void PrintEnd(const GlobalOptions& global, const RunOptions& options, const Outc
         static_cast<long>(progress.step()));
   }
   if (progress.eval_step() > 0)
-    std::printf("validation loss  %.4f nats a token\n", progress.eval_loss());
+    std::printf("validation loss  %.4f nats a token%s\n", progress.eval_loss(),
+                BestText(progress).c_str());
   std::printf("logs             %s\n", outcome.state_directory.c_str());
   if (progress.checkpoint().empty()) return;
   const char* checkpoint = progress.checkpoint().c_str();

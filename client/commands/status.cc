@@ -84,6 +84,17 @@ void PrintWaits(const v1::Job& job, int64_t now_ms) {
                                     ", ", job.estimate()));
 }
 
+void PrintValidation(const v1::Progress& progress) {
+  const auto text = [](double loss, int64_t step) {
+    return absl::StrFormat("%.4f after step %d", loss, step);
+  };
+  if (progress.eval_step() == 0) return;
+  Line("validation", text(progress.eval_loss(), progress.eval_step()));
+  const int64_t best = progress.best_eval_step();
+  if (best == 0 || best == progress.eval_step()) return;
+  Line("best", text(progress.best_eval_loss(), best));
+}
+
 // Prints which ranks the others wait for and since when, then one line for each rank that waits.
 void PrintHang(const v1::Job& job, int64_t now_ms) {
   const v1::Hang& hang = job.hang();
@@ -148,10 +159,7 @@ void PrintStatus(const v1::Job& job) {
     Line("speed", absl::StrCat(FormatCount(progress.tokens_per_second()), " tokens/s, ",
                                FormatDuration(progress.step_seconds()), " a step"));
   }
-  if (progress.eval_step() > 0) {
-    Line("validation",
-         absl::StrFormat("%.4f after step %d", progress.eval_loss(), progress.eval_step()));
-  }
+  PrintValidation(progress);
   Line("activity", progress.activity());
   Line("checkpoint", progress.checkpoint());
   if (progress.arena_bytes() > 0) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
@@ -247,6 +248,18 @@ StepsDone StepsOf(const v1::Job& job, const JobInput& input) {
           .checkpoint_seconds = progressed->checkpoint_seconds};
 }
 
+std::string CompletedText(const v1::Job& job) {
+  const v1::Progress& progress = job.progress();
+  const v1::TrainSpec& train = job.spec().train();
+  if (train.early_stop().evaluations() == 0 || progress.step() >= train.steps())
+    return "all steps are done";
+  return absl::StrFormat(
+      "ended after step %d of %d: none of the last %d validation losses was better than %.4f after "
+      "step %d (train.early_stop)",
+      progress.step(), train.steps(), train.early_stop().evaluations(), progress.best_eval_loss(),
+      progress.best_eval_step());
+}
+
 bool SavesNothing(const v1::Job& job) { return job.spec().checkpoint().save() == "never"; }
 
 // ---- ranks that hang --------------------------------------------------------------------------
@@ -287,7 +300,7 @@ Transition ObserveRunning(Mover mover, const RanksObserved& input) {
   const std::vector<RankView>& ranks = input.ranks;
   const DrainAction& leaving = input.leaving;
   if (All(ranks, HasDoneAllSteps)) {
-    return mover.To(v1::SUCCEEDED, v1::REASON_COMPLETED, "all steps are done");
+    return mover.To(v1::SUCCEEDED, v1::REASON_COMPLETED, CompletedText(mover.job()));
   }
   if (All(ranks, HasSucceeded)) {
     if (!mover.job().cancel_requested()) {

@@ -37,8 +37,8 @@
 #include "proto/program/grid.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
-#include "worker/checkpoint/loss_scale_state.h"
 #include "worker/checkpoint/peers.h"
+#include "worker/checkpoint/training_state.h"
 #include "worker/data/special_tokens.h"
 #include "worker/data/token_sum.h"
 #include "worker/memory/region.h"
@@ -77,7 +77,7 @@ absl::Status VerifyCheckpoint(std::string_view path);
 struct CheckpointHeader {
   int64_t step = 0;
   int64_t tokens = 0;
-  LossScaleState loss_scale;
+  TrainingState training;
   const v1::JobSpec* spec = nullptr;  // for writing; null in what ReadCheckpoint returns
   SpecialTokens special;              // for writing: the tokenizer's
   TokenSums data;                     // for writing: what the job is trained on
@@ -92,7 +92,8 @@ struct RankState {
 };
 
 struct WriteOptions {
-  uint32_t keep = 0;  // newest complete ones that stay; 0: all
+  uint32_t keep = 0;    // newest complete ones that stay; 0: all
+  int64_t spared = -1;  // the step of one that stays besides
   int64_t unix_ms = 0;
   CheckpointPeers* peers = nullptr;  // the ranks that write this one together; null: only this one
   std::function<void()> on_read;     // called once this rank's state has been read; may be empty

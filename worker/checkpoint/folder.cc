@@ -120,7 +120,7 @@ absl::Status PendingFolder::Replace(const std::string& final_path) {
   return RemoveAll(old);
 }
 
-absl::Status PendingFolder::Prune(uint32_t keep,
+absl::Status PendingFolder::Prune(uint32_t keep, int64_t spared,
                                   bool (*is_complete)(const std::string& path)) const {
   if (keep == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(std::vector<std::string> paths, ListStepFolders(parent_));
@@ -130,6 +130,7 @@ absl::Status PendingFolder::Prune(uint32_t keep,
       ++kept;
       continue;
     }
+    if (StepOfFolderName(fs::path(*path).filename().string()) == spared) continue;
     if (kept < keep) continue;  // damaged, but newer than what we keep: for a person to look at
     // A kill inside the removal may not leave half a folder under a final name.
     const fs::path name = fs::path(*path).filename();

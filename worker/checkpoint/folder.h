@@ -43,9 +43,10 @@ class PendingFolder {
   const std::string& path() const { return temporary_; }
   // fsyncs the folder and renames it; a folder of the final name is replaced.
   absl::Status Commit();
-  // Removes all but the newest `keep` folders of steps that `is_complete` (0: none are removed).
-  // After Commit.
-  absl::Status Prune(uint32_t keep, bool (*is_complete)(const std::string& path)) const;
+  // Removes all but the newest `keep` folders of steps that `is_complete` (0: none are removed) and
+  // that of step `spared`. After Commit.
+  absl::Status Prune(uint32_t keep, int64_t spared,
+                     bool (*is_complete)(const std::string& path)) const;
 
  private:
   PendingFolder() = default;

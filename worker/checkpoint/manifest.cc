@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -68,6 +69,15 @@ LossScaleState ParseLossScale(const Json& json) {
   return state;
 }
 
+ValidationState ParseValidation(const Json& json) {
+  ValidationState state = {.best_step = json.at("best_step").get<int64_t>(),
+                           .best_loss = json.at("best_loss").get<double>(),
+                           .worse = json.at("worse").get<int64_t>()};
+  if (state.best_step < 0 || !std::isfinite(state.best_loss) || state.worse < 0)
+    throw std::invalid_argument("\"validation\" has a loss that is not finite, or a count below 0");
+  return state;
+}
+
 TokenSum ParseTokenSum(const Json& data, const char* key) {
   if (!data.contains(key)) return {};
   const Json& json = data.at(key);
@@ -90,7 +100,10 @@ Manifest FromJson(const Json& json) {
     manifest.data = {ParseTokenSum(json.at("data"), "train"),
                      ParseTokenSum(json.at("data"), "validation")};
   }
-  if (json.contains("loss_scale")) manifest.loss_scale = ParseLossScale(json.at("loss_scale"));
+  if (json.contains("loss_scale"))
+    manifest.training.loss_scale = ParseLossScale(json.at("loss_scale"));
+  if (json.contains("validation"))
+    manifest.training.validation = ParseValidation(json.at("validation"));
   for (const Json& file : json.at("files")) {
     ManifestFile entry = {.name = file.at("name").get<std::string>(),
                           .bytes = file.at("bytes").get<int64_t>(),
@@ -161,11 +174,15 @@ absl::Status WriteManifest(std::string_view folder, const Manifest& manifest) {
   Json json = {{"format", kFormat},          {"version", kVersion},       {"job", manifest.job},
                {"step", manifest.step},      {"tokens", manifest.tokens}, {"seed", manifest.seed},
                {"unix_ms", manifest.unix_ms}};
-  if (const LossScaleState& state = manifest.loss_scale; state.scale > 0) {
+  if (const LossScaleState& state = manifest.training.loss_scale; state.scale > 0) {
     json["loss_scale"] = {{"scale", state.scale},
                           {"good_steps", state.good_steps},
                           {"hysteresis", state.hysteresis},
                           {"skipped", state.skipped}};
+  }
+  if (const ValidationState& state = manifest.training.validation; state != ValidationState()) {
+    json["validation"] = {
+        {"best_step", state.best_step}, {"best_loss", state.best_loss}, {"worse", state.worse}};
   }
   if (manifest.data.train.tokens > 0) json["data"]["train"] = ToJson(manifest.data.train);
   if (manifest.data.validation.tokens > 0)

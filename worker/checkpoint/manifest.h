@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/checkpoint/loss_scale_state.h"
+#include "worker/checkpoint/training_state.h"
 #include "worker/data/token_sum.h"
 
 namespace terrace {
@@ -42,7 +42,7 @@ struct ManifestFile {
 struct Manifest {
   int64_t step = 0;
   int64_t tokens = 0;
-  LossScaleState loss_scale;  // of an fp16 job
+  TrainingState training;  // the loss scale of an fp16 job alone
   int64_t seed = 0;
   int64_t unix_ms = 0;
   std::string job;

@@ -122,7 +122,7 @@ absl::StatusOr<CheckpointHeader> ReadCheckpoint(std::string_view path, const Ran
   if (own.ok()) own = Fill(path, state);
   ASSIGN_OR_RETURN(const std::vector<int64_t> agreed, Agree(peers, own, 0));
   return CheckpointHeader{
-      .step = manifest->step, .tokens = manifest->tokens, .loss_scale = manifest->loss_scale};
+      .step = manifest->step, .tokens = manifest->tokens, .training = manifest->training};
 }
 
 }  // namespace terrace

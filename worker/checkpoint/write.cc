@@ -197,7 +197,8 @@ absl::Status CheckpointWrite::CommitFolder() {
   RETURN_IF_ERROR(folder_->Commit());
   // The checkpoint is there; one that could not be removed is a nuisance, not a failure of this
   // one.
-  if (const absl::Status pruned = folder_->Prune(options_.keep, &IsComplete); !pruned.ok()) {
+  if (const absl::Status pruned = folder_->Prune(options_.keep, options_.spared, &IsComplete);
+      !pruned.ok()) {
     log::Warn("old checkpoints in ", directory_, " were not removed: ", pruned.message());
   }
   return absl::OkStatus();
@@ -208,7 +209,7 @@ absl::StatusOr<Manifest> CheckpointWrite::MakeManifest() {
   const v1::JobSpec& spec = header_.spec != nullptr ? *header_.spec : no_spec;
   Manifest manifest = {.step = header_.step,
                        .tokens = header_.tokens,
-                       .loss_scale = header_.loss_scale,
+                       .training = header_.training,
                        .seed = spec.train().seed(),
                        .unix_ms = options_.unix_ms,
                        .job = spec.name(),

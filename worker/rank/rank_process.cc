@@ -124,7 +124,7 @@ absl::StatusOr<bool> RankProcess::RunStages() {
        .flight = flight_.get(),
        .driver_watch = &*driver_watch_,
        .metrics = MemoryMetrics({*program_, *memory_, external_bytes_, vm_->graph_bytes()})});
-  return trainer.Run(start, loss_scale_);
+  return trainer.Run(start, training_);
 }
 
 absl::Status RankProcess::StartLink() {
@@ -368,8 +368,9 @@ absl::StatusOr<int64_t> RankProcess::Resume(int64_t step) {
                          "; or name another checkpoint.directory, or move that checkpoint away")),
         v1::REASON_WEIGHTS_ERROR);
   }
-  loss_scale_ = header->loss_scale;
+  training_ = header->training;
   reporter_->Resumed(header->step, header->tokens, found->path);
+  reporter_->Best(training_.validation.best_step, training_.validation.best_loss);
   return header->step;
 }
 

@@ -68,7 +68,7 @@ class RankProcess {
   HostLimits Limits() const;
   absl::Status PrepareVm();
   absl::Status CheckMemory();
-  absl::StatusOr<int64_t> Initialise();  // the step to start from; sets loss_scale_
+  absl::StatusOr<int64_t> Initialise();  // the step to start from; sets training_
   absl::StatusOr<int64_t> InitialiseFresh();
   absl::StatusOr<int64_t> StepToResume();
   absl::StatusOr<int64_t> Resume(int64_t step);
@@ -99,7 +99,7 @@ class RankProcess {
   std::optional<DirectoryLock> directory_lock_;
   std::optional<Checkpointer> checkpointer_;
   std::unique_ptr<Vm> vm_;
-  LossScaleState loss_scale_;  // of the checkpoint that it resumed from
+  TrainingState training_;  // of the checkpoint that it resumed from
   int64_t external_bytes_ = 0;
   std::optional<DriverWatch> driver_watch_;
 };

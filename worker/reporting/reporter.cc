@@ -131,12 +131,18 @@ void Reporter::LogStep(const v1::StepEvent& step) const {
                             step.skipped() ? "  skipped" : ""));
 }
 
+void Reporter::Best(int64_t step, double loss) {
+  absl::MutexLock lock(&mutex_);
+  report_.mutable_progress()->set_best_eval_loss(loss);
+  report_.mutable_progress()->set_best_eval_step(step);
+}
+
 void Reporter::Eval(const v1::EvalEvent& eval) {
   absl::MutexLock lock(&mutex_);
   report_.mutable_progress()->set_eval_loss(eval.loss());
   report_.mutable_progress()->set_eval_step(eval.step());
-  log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens", eval.step(),
-                            eval.loss(), eval.tokens()));
+  log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens%s", eval.step(),
+                            eval.loss(), eval.tokens(), eval.best() ? "  the best so far" : ""));
   v1::JobEvent event = NewEvent();
   *event.mutable_eval() = eval;
   Tell({.report = NewReport(), .event = std::move(event)});

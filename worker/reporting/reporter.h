@@ -54,6 +54,8 @@ class Reporter {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // The best evaluation so far, 0 when there was none; told with what comes next.
+  void Best(int64_t step, double loss) ABSL_LOCKS_EXCLUDED(mutex_);
   void Eval(const v1::EvalEvent& eval) ABSL_LOCKS_EXCLUDED(mutex_);
   void Checkpoint(const v1::CheckpointEvent& checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);
 

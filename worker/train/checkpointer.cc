@@ -14,27 +14,30 @@ Checkpointer::~Checkpointer() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Checkpointer::Start(int64_t step, int64_t tokens, const LossScaleState& loss_scale) {
+void Checkpointer::Start(int64_t step, int64_t tokens, const TrainingState& training) {
   ++reads_;
   stall_ns_.store(0);
   ended_.store(false);
   reading_.store(true, std::memory_order_release);
-  thread_ = std::thread(&Checkpointer::Write, this, step, tokens, loss_scale);
+  thread_ = std::thread(&Checkpointer::Write, this, step, tokens, training);
 }
 
-void Checkpointer::Write(int64_t step, int64_t tokens, LossScaleState loss_scale) {
+void Checkpointer::Write(int64_t step, int64_t tokens, const TrainingState& training) {
   const int64_t start_ns = clock_->MonotonicNanos();
   const CheckpointHeader header{.step = step,
                                 .tokens = tokens,
-                                .loss_scale = loss_scale,
+                                .training = training,
                                 .spec = &spec_,
                                 .special = named_.special,
                                 .data = named_.data};
-  auto info = WriteCheckpoint(spec_.checkpoint().directory(), header, state_,
-                              {.keep = spec_.checkpoint().keep(),
-                               .unix_ms = clock_->UnixMillis(),
-                               .peers = peers_,
-                               .on_read = [this] { OpenFence(); }});
+  auto info =
+      WriteCheckpoint(spec_.checkpoint().directory(), header, state_,
+                      {.keep = spec_.checkpoint().keep(),
+                       .spared = spec_.checkpoint().keep_best() ? training.validation.best_step
+                                                                : WriteOptions().spared,
+                       .unix_ms = clock_->UnixMillis(),
+                       .peers = peers_,
+                       .on_read = [this] { OpenFence(); }});
   if (info.ok()) {
     result_ = WrittenCheckpoint{.info = *std::move(info),
                                 .seconds = (clock_->MonotonicNanos() - start_ns) * 1e-9};

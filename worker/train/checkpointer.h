@@ -64,7 +64,7 @@ class Checkpointer final : public StateFence {
   ~Checkpointer() override;
 
   // Starts to write the state after `step` steps. REQUIRES: the result of the one before was taken.
-  void Start(int64_t step, int64_t tokens, const LossScaleState& loss_scale = {});
+  void Start(int64_t step, int64_t tokens, const TrainingState& training = {});
   bool busy() const { return thread_.joinable(); }
   // The result of a write that has ended; nothing while it goes on or when there is none.
   std::optional<absl::StatusOr<WrittenCheckpoint>> Poll();
@@ -77,7 +77,7 @@ class Checkpointer final : public StateFence {
   int64_t reads() const override { return reads_; }
 
  private:
-  void Write(int64_t step, int64_t tokens, LossScaleState loss_scale);
+  void Write(int64_t step, int64_t tokens, const TrainingState& training);
   void OpenFence();
 
   const v1::JobSpec& spec_;

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "proto/v1/program.pb.h"
-#include "worker/checkpoint/loss_scale_state.h"
+#include "worker/checkpoint/training_state.h"
 
 namespace terrace {
 

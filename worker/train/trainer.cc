@@ -42,17 +42,19 @@ Trainer::Trainer(const TrainerParts& parts)
       sequences_(*parts.program),
       train_io_(rules_, *parts.dataset, DataRank(parts), ShareOfTokens(parts)),
       eval_io_(rules_, *parts.dataset, DataRank(parts), ShareOfTokens(parts)),
+      validation_(rules_),
       metrics_(parts.metrics) {}
 
-absl::StatusOr<bool> Trainer::Run(int64_t start, const LossScaleState& loss_scale) {
-  train_io_.loss_scale().Resume(loss_scale);
+absl::StatusOr<bool> Trainer::Run(int64_t start, const TrainingState& training) {
+  train_io_.loss_scale().Resume(training.loss_scale);
+  validation_.Resume(training.validation);
   std::optional<Trace> trace;
   if (!parts_.config->trace_path().empty()) trace.emplace(*parts_.program, parts_.config->rank());
   int64_t step = start;
   tokens_ = parts_.dataset->TrainTokens(0, start, GlobalBatch(rules_));
   RETURN_IF_ERROR(Restore());
   bool stop = false;
-  for (; step < rules_.steps() && !stop; ++step) {
+  for (; step < rules_.steps() && !stop && !validation_.exhausted(); ++step) {
     const int64_t start_ns = parts_.clock->MonotonicNanos();
     RETURN_IF_ERROR(Step(step, trace.has_value()));
     ASSIGN_OR_RETURN(stop, AgreeToStop());
@@ -72,9 +74,11 @@ absl::StatusOr<bool> Trainer::Run(int64_t start, const LossScaleState& loss_scal
     if (Due(spec_.train().eval_every_steps(), step + 1)) RETURN_IF_ERROR(Evaluate(step + 1));
     // Of a job whose losses were never finite there is nothing to keep.
     const bool keeps = !NeverFinite(step + 1);
-    if (keeps && Due(spec_.checkpoint().every_steps(), step + 1)) StartCheckpoint(step + 1);
+    const bool best = spec_.checkpoint().keep_best() && validation_.state().best_step == step + 1;
+    if (keeps && (best || Due(spec_.checkpoint().every_steps(), step + 1)))
+      StartCheckpoint(step + 1);
   }
-  const bool complete = step >= rules_.steps();
+  const bool complete = step >= rules_.steps() || validation_.exhausted();
   if (step > start) RETURN_IF_ERROR(CheckEnd(step, complete));
   if (complete && step > start && evaluated_step_ != step) RETURN_IF_ERROR(Evaluate(step));
   if (step > start) RETURN_IF_ERROR(WriteLastCheckpoint(step));
@@ -207,7 +211,9 @@ absl::Status Trainer::Evaluate(int64_t steps_done) {
   event.set_loss(eval_io_.loss());
   event.set_tokens(eval_io_.tokens());
   event.set_seconds((parts_.clock->MonotonicNanos() - start_ns) * 1e-9);
+  event.set_best(validation_.Add(steps_done, eval_io_.loss()));
   parts_.flight->Enter(FlightActivity::kBetween);
+  parts_.reporter->Best(validation_.state().best_step, validation_.state().best_loss);
   parts_.reporter->Eval(event);
   return absl::OkStatus();
 }
@@ -299,7 +305,8 @@ void Trainer::StartCheckpoint(int64_t steps_done) {
   TakeCheckpoint(AwaitCheckpoint());
   if (!checkpoint_status_.ok() || checkpoint_started_step_ == steps_done) return;
   checkpoint_started_step_ = steps_done;
-  parts_.checkpointer->Start(steps_done, tokens_, train_io_.loss_scale().state());
+  parts_.checkpointer->Start(steps_done, tokens_,
+                             {train_io_.loss_scale().state(), validation_.state()});
 }
 
 // No rank succeeds before the job's result is on disk.

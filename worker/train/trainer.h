@@ -23,6 +23,7 @@
 #include "worker/train/checkpointer.h"
 #include "worker/train/train_io.h"
 #include "worker/train/train_sequences.h"
+#include "worker/train/validation.h"
 #include "worker/vm/vm.h"
 
 namespace terrace {
@@ -51,8 +52,9 @@ class Trainer {
   explicit Trainer(const TrainerParts& parts);
 
   // Runs steps [start, rules.steps), then writes the final checkpoint. True when it was stopped
-  // before the last step. `loss_scale` is that of the checkpoint; without one it starts anew.
-  absl::StatusOr<bool> Run(int64_t start, const LossScaleState& loss_scale = {});
+  // before the last step; the end for want of a better validation loss counts as the last.
+  // `training` is that of the checkpoint; without one it starts anew.
+  absl::StatusOr<bool> Run(int64_t start, const TrainingState& training = {});
 
  private:
   absl::Status Step(int64_t step, bool traced);
@@ -87,6 +89,7 @@ class Trainer {
   const TrainSequences sequences_;
   TrainIo train_io_;
   EvalIo eval_io_;
+  Validation validation_;
   v1::RankMetrics metrics_;
   int64_t length_ = 0;            // tokens of a sample of the last step, with padding
   int64_t step_tokens_ = 0;       // of the last step, all ranks; padding does not count
