@@ -6,6 +6,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(terrace_warnings INTERFACE -Wthread-safety)
 endif()
 
+option(TERRACE_FUZZ "With clang: build the fuzzers of tests/fuzz, and all code so that they see which parts of it run" OFF)
+if(TERRACE_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 option(TERRACE_SANITIZE "Comma-separated sanitizers, for example address,undefined" "")
 if(TERRACE_SANITIZE)
   add_compile_options(-fsanitize=${TERRACE_SANITIZE} -fno-omit-frame-pointer)
