@@ -67,7 +67,8 @@ std::string LiveDisplay::Block(int64_t now_ms) const {
                         step_.grad_norm(), step_.learning_rate());
   if (step_.loss_scale() > 0) absl::StrAppend(&block, "  loss scale ", step_.loss_scale());
   if (has_eval_)
-    absl::StrAppendFormat(&block, "  validation %.4f (step %d)", eval_.loss(), eval_.step());
+    absl::StrAppendFormat(&block, "  validation %.4f (step %d%s)", eval_.loss(), eval_.step(),
+                          eval_.best() ? ", the best" : "");
   absl::StrAppendFormat(&block, "\nspeed   %s tokens/s  %s a step  %s tokens seen\n",
                         FormatCount(step_.tokens_per_second()),
                         FormatDuration(step_.step_seconds()), FormatCount(step_.tokens()));

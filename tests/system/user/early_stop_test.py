@@ -34,7 +34,7 @@ class EarlyStopTest(TerraceTest):
                 self.assertEqual(steps_of(directory), [2, 6], "the best, and the newest")
                 manifest = json.loads((directory / "step-00000006" / "manifest.json").read_text())
                 self.assertEqual((manifest["validation"]["best_step"], manifest["validation"]["worse"]), (2, 2))
-                self.assertAlmostEqual(manifest["validation"]["best_loss"], result.done["best_eval_loss"], places=9)
+                self.assertAlmostEqual(manifest["validation"]["best_loss"], result.done["best_eval_loss"], places=6)
 
     def test_a_job_that_resumes_remembers(self):
         directory = self.folder / "resumed"

@@ -103,6 +103,7 @@ TEST(OptimizerRateTest, TheTensorsPiecesAreUpdatedAlike) {
   for (v1::TierShares* shares :
        {offload->mutable_parameter(), offload->mutable_gradient(), offload->mutable_activation()})
     shares->set_device(1);
+  offload->mutable_optimizer()->set_device(0);
   offload->mutable_optimizer()->set_host(1);
   const v1::Program whole = CompileCase(c).value().at(0);
   ASSERT_TRUE(CheckProgram(whole).ok());
