@@ -112,7 +112,8 @@ TEST(OptimizerRateTest, TheTensorsPiecesAreUpdatedAlike) {
     v1::UpdateAttrs* update = FirstUpdate(&program)->mutable_compute()->mutable_update();
     rate ? update->set_lr_scale(0.5f) : update->set_weight_decay(0.25f);
     EXPECT_THAT(std::string(CheckProgram(program).message()),
-                HasSubstr(rate ? "with lr_scale 0.5 and" : "and weight_decay 0.25, another part"));
+                HasSubstr(rate ? "another part of it with 0.5 and 0.1"
+                               : "another part of it with 1 and 0.25"));
   }
 }
 
