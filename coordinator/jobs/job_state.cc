@@ -319,7 +319,10 @@ Transition ObserveRunning(Mover mover, const RanksObserved& input) {
   if (at_limit && mover.job().time_limit_unix_ms() == 0) {
     mover.Change().set_time_limit_unix_ms(mover.now());
   } else if (at_limit && mover.now() - mover.job().time_limit_unix_ms() >= kTimeLimitGraceMs) {
-    return EndAtLimit(std::move(mover), "and a last checkpoint was not written in time");
+    constexpr char kNotWritten[] = "and a last checkpoint was not written in time";
+    if (!mover.job().cancel_requested()) return EndAtLimit(std::move(mover), kNotWritten);
+    return mover.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
+                    absl::StrCat("cancelled; its time limit was reached, ", kNotWritten));
   }
   if (input.hang.has_value()) return Hang(std::move(mover), *input.hang);
   if (mover.job().has_hang()) mover.Change().clear_hang();

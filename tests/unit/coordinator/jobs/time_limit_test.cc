@@ -89,6 +89,9 @@ TEST(TimeLimitTest, AJobThatDoesNotStopEndsAfterTheGrace) {
 TEST(TimeLimitTest, ACancelGoesBeforeALimitAndALimitBeforeAPause) {
   const v1::Job job = After(Running(), kLimitMs, kRun);
   EXPECT_EQ(After(After(job, kLimitMs, CancelAsked{}), kLimitMs, kStopped).state(), v1::CANCELLED);
+  const v1::Job cancelled = After(job, kLimitMs, CancelAsked{});
+  EXPECT_EQ(After(cancelled, kLimitMs + kTimeLimitGraceMs, kRun).state(), v1::CANCELLED)
+      << "also where the ranks do not stop";
   EXPECT_THAT(Apply(job, PauseAsked{}, kNow + kLimitMs).status().message(),
               HasSubstr("its time limit is reached"));
   const v1::Job paused = After(After(Running(), 1, PauseAsked{}), kLimitMs, kRun);
