@@ -48,6 +48,7 @@ struct SpecKey {
   // Of a kChoice: what to write in place of a word that is none of `choices`; "" when nothing is
   // known.
   std::string (*instead)(std::string_view word) = nullptr;
+  std::string_view unless = {};  // of a required key: the path of one that may take its place
 };
 
 // True when the fallback is a number that cannot be written.

@@ -90,8 +90,8 @@ void SpecReader::Problem(std::string_view path, std::string_view got, std::strin
   if (place != places_.end()) {
     text = absl::StrCat("line ", place->second.line, ", column ", place->second.column, ": ");
   }
-  absl::StrAppend(&text, CleanLine(path, kQuotedBytesMax), ": got ", CleanLine(got, kQuotedBytesMax),
-                  ", must be ", Absl(must));
+  absl::StrAppend(&text, CleanLine(path, kQuotedBytesMax), ": got ",
+                  CleanLine(got, kQuotedBytesMax), ", must be ", Absl(must));
   if (!way_out.empty()) absl::StrAppend(&text, "; try ", Absl(way_out));
   problems_.push_back(std::move(text));
 }
@@ -184,7 +184,7 @@ void SpecReader::Read(const YAML::Node& root, v1::JobSpec* spec) {
       ReadWritten(key, written.section, written.value, spec);
       if (problems_.size() > problems) refused = written.section;
     } else if (key.required) {
-      Problem(key.path, "nothing", RuleText(key));
+      if (!Has(std::string(key.unless))) Problem(key.path, "nothing", RuleText(key), key.unless);
     } else if (!key.fallback.empty()) {
       if (MeansChosen(key)) {
         SetNumber(FindField(key, spec), *ParseNumber(std::string(key.fallback)));

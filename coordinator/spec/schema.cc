@@ -143,7 +143,7 @@ std::string JobSpecJsonSchema() {
     }
     Json schema = KeySchema(key);
     schema["description"] = std::string(key.meaning);
-    if (key.required) (*section)["required"].push_back(parts.back());
+    if (key.required && key.unless.empty()) (*section)["required"].push_back(parts.back());
     if (!key.fallback.empty() && !MeansChosen(key)) {
       const Json parsed = Json::parse(std::string(key.fallback), nullptr, false);
       schema["default"] = parsed.is_discarded() ? Json(std::string(key.fallback)) : parsed;

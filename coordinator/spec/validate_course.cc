@@ -41,11 +41,6 @@ void TellTwice(SpecReader& reader, const std::vector<std::string>& written) {
 void SetSteps(SpecReader& reader, v1::JobSpec* spec) {
   const auto written = Written(reader, {"train.steps", "train.tokens"});
   v1::TrainSpec* train = spec->mutable_train();
-  if (written.empty()) {
-    reader.Problem("train.steps", "nothing", "a whole number of at least 1",
-                   "train.tokens, if you count in tokens");
-    train->set_steps(1);
-  }
   TellTwice(reader, written);
   if (train->tokens() == 0) return;
   train->set_steps(StepsOf(train->tokens(), *spec));

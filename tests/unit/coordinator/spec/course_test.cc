@@ -12,6 +12,7 @@
 namespace terrace {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 std::string With(const std::string& train, const std::string& rest = "") {
@@ -40,9 +41,12 @@ TEST(CourseSpecTest, TokensAreWholeSteps) {
 }
 
 TEST(CourseSpecTest, StepsOrTokensNotBothNorNone) {
-  EXPECT_THAT(ErrorOf("seed: 1"),
-              HasSubstr("train.steps: got nothing, must be a whole number of at "
-                        "least 1; try train.tokens"));
+  EXPECT_THAT(
+      ParseJobSpec("name: books\n", "/jobs").status().message(),
+      AllOf(HasSubstr("model.config"), HasSubstr("train.steps"), HasSubstr("train.global_batch")))
+      << "all that is missing is told at once";
+  EXPECT_THAT(ErrorOf("seed: 1"), HasSubstr("train.steps: got nothing, must be a whole number from "
+                                            "1 to 1000000000; try train.tokens"));
   EXPECT_THAT(ErrorOf("steps: 10, tokens: 8000"),
               HasSubstr("train.tokens: got a value, must be left out beside train.steps"));
   EXPECT_THAT(ErrorOf("tokens: 1e15"),
