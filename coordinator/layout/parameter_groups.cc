@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/nearest.h"
@@ -58,23 +60,29 @@ std::string MatchesNothing(const v1::ParameterGroup& group, const Model& model) 
                    ", and * stands for any text"));
 }
 
+// The place among Products() of the one that the role is part of; kNone: of none.
+int ProductOf(TensorRole role) {
+  const std::vector<std::vector<TensorRole>>& products = Products();
+  const auto found = std::find_if(products.begin(), products.end(), [&](const auto& roles) {
+    return std::find(roles.begin(), roles.end(), role) != roles.end();
+  });
+  return found == products.end() ? kNone : static_cast<int>(found - products.begin());
+}
+
 // The first two tensors of a product that are updated differently, as a problem; "" where there
-// are none.
+// are none. A model may have thousands of layers.
 std::string Apart(const v1::OptimizerSpec& optimizer, const Model& model) {
-  for (int64_t layer = 0; layer < model.config.layers; ++layer) {
-    for (const std::vector<TensorRole>& roles : Products()) {
-      const Tensor* first = nullptr;
-      for (const TensorRole role : roles) {
-        const Tensor* tensor = model.Find(role, layer);
-        if (tensor == nullptr) continue;
-        if (first == nullptr) first = tensor;
-        if (UpdateOf(optimizer, model.config, *first) == UpdateOf(optimizer, model.config, *tensor))
-          continue;
-        return ProblemOf(absl::StrCat("different updates of ", first->name, " and ", tensor->name),
-                         "treat them alike: one product computes with both",
-                         "match both with one pattern");
-      }
-    }
+  if (optimizer.groups().empty()) return "";
+  std::map<std::pair<int64_t, int>, const Tensor*> first;
+  for (const Tensor& tensor : model.tensors) {
+    const int product = ProductOf(tensor.role);
+    if (product == kNone) continue;
+    const Tensor& one = *first.try_emplace({tensor.layer, product}, &tensor).first->second;
+    if (UpdateOf(optimizer, model.config, one) == UpdateOf(optimizer, model.config, tensor))
+      continue;
+    return ProblemOf(absl::StrCat("different updates of ", one.name, " and ", tensor.name),
+                     "treat them alike: one product computes with both",
+                     "match both with one pattern");
   }
   return "";
 }
