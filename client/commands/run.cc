@@ -133,7 +133,7 @@ struct Outcome {
   std::string state_directory;
 };
 
-// Where an earlier evaluation was better than the last.
+// Names the best evaluation where that was not the last one; otherwise nothing is said.
 std::string BestText(const v1::Progress& progress) {
   const int64_t best = progress.best_eval_step();
   if (best == 0 || best == progress.eval_step()) return "";

@@ -28,7 +28,7 @@ std::vector<v1::Dependency> DependenciesOf(const SubmitOptions& options) {
   return dependencies;
 }
 
-// Of a job that is planned to take longer than it may.
+// Notes that the plan of a job is longer than its time limit.
 void TellLimit(const v1::Job& job) {
   const int64_t limit = job.spec().time_limit_seconds();
   const double planned = job.plan().time().total_seconds();

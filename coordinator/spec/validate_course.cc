@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/spec/validate_course.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int64_t kStepsMax = 1'000'000'000;
 
-// With padding.
+// Padding counts.
 double TokensOfAStep(const v1::JobSpec& spec) {
   return static_cast<double>(spec.train().global_batch()) *
          static_cast<double>(spec.data().sequence_length());
@@ -23,7 +24,7 @@ int64_t StepsOf(int64_t tokens, const v1::JobSpec& spec) {
   return static_cast<int64_t>(std::min(steps, 2.0 * static_cast<double>(kStepsMax)));
 }
 
-// Those of the keys that the spec has.
+// Returns the keys that the spec has.
 std::vector<std::string> Written(const SpecReader& reader, const std::vector<std::string>& keys) {
   std::vector<std::string> written;
   for (const std::string& key : keys) {

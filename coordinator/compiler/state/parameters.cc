@@ -169,8 +169,8 @@ std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apa
   return name;
 }
 
-// What tells a unit whose parameters are updated otherwise than most. The names of one stage's
-// units differ; those of two stages need not be the same.
+// Parameters that are updated differently lie in different units, and this ending of the name keeps
+// these apart. It is empty for the usual update. Two stages may use one ending for two updates.
 std::string Parameters::UpdateName(const Parameter& parameter) {
   const TensorUpdate usual = {.weight_decay =
                                   parameter.is_matrix() ? optimizer_.weight_decay() : 0};
