@@ -26,10 +26,10 @@ int64_t SecondsNow() {
   return now.tv_sec;
 }
 
-bool IsAbandoned(const std::string& path, int64_t older_than_seconds) {
+bool IsAbandoned(const std::string& path, uid_t owner, int64_t older_than_seconds) {
   struct stat info;
   // The change time is that of its creation: what is written through the mapping leaves it alone.
-  if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
+  if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != owner ||
       SecondsNow() - info.st_ctime < older_than_seconds) {
     return false;
   }
@@ -41,12 +41,12 @@ bool IsAbandoned(const std::string& path, int64_t older_than_seconds) {
 
 }  // namespace
 
-int RemoveAbandonedFlights(const std::string& folder, int64_t older_than_seconds) {
+int RemoveAbandonedFlights(const std::string& folder, uid_t owner, int64_t older_than_seconds) {
   int removed = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     if (entry.path().filename().string().rfind("terrace-flight-", 0) != 0) continue;
-    if (!IsAbandoned(entry.path().string(), older_than_seconds)) continue;
+    if (!IsAbandoned(entry.path().string(), owner, older_than_seconds)) continue;
     removed += unlink(entry.path().c_str()) == 0;
   }
   return removed;

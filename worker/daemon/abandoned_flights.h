@@ -6,6 +6,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 
@@ -15,7 +17,7 @@ namespace terrace {
 // start at the same time have settled theirs by then.
 inline constexpr int64_t kAbandonedFlightSeconds = 3600;
 
-// The files removed. Those that belong to others are left alone.
-int RemoveAbandonedFlights(const std::string& folder, int64_t older_than_seconds);
+// The files removed. Those that belong to others than `owner` are left alone.
+int RemoveAbandonedFlights(const std::string& folder, uid_t owner, int64_t older_than_seconds);
 
 }  // namespace terrace

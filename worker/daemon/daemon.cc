@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/daemon/daemon.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -54,6 +56,8 @@ class Daemon {
                      .rank_binary = options.probe.rank_binary,
                      .data_address = data_address,
                      .die_with_daemon = options.stop_ranks_on_exit,
+                     .privileges = options.privileges,
+                     .rank_environment = options.rank_environment,
                      .capacity = {.device_bytes = node.device_memory_bytes(),
                                   .host_bytes = node.memory_bytes()}},
                     {.post = [this](std::function<void()> work) { loop_.Post(std::move(work)); },
@@ -294,6 +298,21 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& op
       });
 }
 
+// Ranks read data that others wrote. What they could do as this user is said at the start, where
+// somebody reads it.
+absl::Status PrepareForRanks(const DaemonOptions& options) {
+  const RankPrivileges& privileges = options.privileges;
+  const std::string& state = options.probe.state_directory;
+  RETURN_IF_ERROR(RankFiles(privileges.user).ShareFolder(state));
+  if (geteuid() == 0 && !privileges.user.has_value()) {
+    log::Warn(
+        "this worker runs as root, and so do its ranks, though without capabilities: every file of "
+        "root is theirs; name an unprivileged user with --rank-user");
+  }
+  return CheckPaths(privileges, {{state, X_OK, "--state-dir"},
+                                 {options.probe.rank_binary, X_OK, "--rank-binary"}});
+}
+
 }  // namespace
 
 absl::Status RunDaemon(DaemonOptions options) {
@@ -307,6 +326,7 @@ absl::Status RunDaemon(DaemonOptions options) {
     return absl::UnavailableError(absl::StrCat("--state-dir: ", lock.status().message(),
                                                ": another worker uses it; choose another"));
   }
+  RETURN_IF_ERROR(PrepareForRanks(options));
   ASSIGN_OR_RETURN(v1::Node node, ProbeNode(options.probe));
   ASSIGN_OR_RETURN(const std::string data_address,
                    DataAddress(options.data_address, options.agent.coordinator));

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "worker/confine/privileges.h"
 #include "worker/daemon/agent.h"
 #include "worker/daemon/probe.h"
 
@@ -14,10 +16,12 @@ namespace terrace {
 struct DaemonOptions {
   Agent::Options agent;
   ProbeOptions probe;
-  std::string data_address;         // as DataAddress() takes it
-  std::string metrics_listen;       // empty: no /metrics
-  bool metrics_insecure = false;    // allows it without TLS off loopback
-  bool stop_ranks_on_exit = false;  // ranks end with the daemon, however it ends
+  RankPrivileges privileges;                  // of ranks
+  std::vector<std::string> rank_environment;  // names that pass to ranks beside those of the list
+  std::string data_address;                   // as DataAddress() takes it
+  std::string metrics_listen;                 // empty: no /metrics
+  bool metrics_insecure = false;              // allows it without TLS off loopback
+  bool stop_ranks_on_exit = false;            // ranks end with the daemon, however it ends
   bool exit_with_parent = false;
 };
 

@@ -91,7 +91,7 @@ absl::Status LogReader::Find(Open& open) const {
                                             request.after().epoch(), " on this worker"));
   }
   ASSIGN_OR_RETURN(open.path, NewestPath(request));
-  open.file = UniqueFd(::open(open.path.c_str(), O_RDONLY | O_CLOEXEC));
+  open.file = UniqueFd(::open(open.path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!open.file.valid()) return absl::NotFoundError(absl::StrCat("cannot open ", open.path));
   for (const auto& [epoch, path] : LogsFrom(state_directory_, request.job(), request.rank(), 0)) {
     if (path == open.path) open.epoch = epoch;
@@ -104,7 +104,7 @@ bool LogReader::OpenNext(Open& open) const {
   const auto logs =
       LogsFrom(state_directory_, open.request.job(), open.request.rank(), open.epoch + 1);
   for (const auto& [epoch, path] : logs) {
-    UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     if (!file.valid()) continue;
     open.file = std::move(file);
     open.path = path;

@@ -42,6 +42,37 @@ std::string SiblingBinary(const char* name) {
   return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / name).string();
 }
 
+// What ranks may do (docs/security.md).
+void AddRankOptions(CLI::App& app, DaemonOptions& options) {
+  app.add_option_function<std::string>(
+         "--rank-user",
+         [&options](const std::string& text) {
+           auto user = FindRankUser(text);
+           if (!user.ok()) throw CLI::ValidationError(std::string(user.status().message()));
+           options.privileges.user = *std::move(user);
+         },
+         "unprivileged user that ranks run as, where this worker runs as root; else its own")
+      ->type_name("NAME");
+  app.add_option("--rank-env", options.rank_environment,
+                 "names of variables that ranks get beside the listed ones")
+      ->delimiter(',')
+      ->envname("TERRACE_RANK_ENV");
+  app.add_option_function<std::string>(
+         "--rank-core-limit",
+         [&options](const std::string& text) {
+           if (text == "unlimited") {
+             options.privileges.core_bytes = RLIM_INFINITY;
+           } else {
+             std::string size = text;
+             if (const std::string bad = CLI::AsSizeValue(false)(size); !bad.empty())
+               throw CLI::ValidationError("--rank-core-limit", bad);
+             options.privileges.core_bytes = std::stoull(size);
+           }
+         },
+         "bytes of a rank's core file (4GiB), or unlimited; 0: none")
+      ->type_name("SIZE");
+}
+
 void AddOptions(CLI::App& app, DaemonOptions& options) {
   app.add_option("--coordinator", options.agent.coordinator, "host:port of the coordinator")
       ->capture_default_str();
@@ -62,6 +93,7 @@ void AddOptions(CLI::App& app, DaemonOptions& options) {
   app.add_option("--state-dir", options.probe.state_directory, "folder of runs, logs, programs")
       ->capture_default_str();
   app.add_option("--rank-binary", options.probe.rank_binary, "terrace-rank")->capture_default_str();
+  AddRankOptions(app, options);
   app.add_option("--metrics-listen", options.metrics_listen,
                  "host:port or interface:port of /metrics; none if absent")
       ->transform(WithoutInterface);

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/daemon/run_directory.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -9,8 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/paths/new_file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/unique_fd.h"
 
 namespace terrace {
 namespace {
@@ -23,6 +30,12 @@ constexpr int64_t kLastLineBytesMax = 300;
 std::string RunsFolder(std::string_view state) { return absl::StrCat(Absl(state), "/runs"); }
 std::string In(std::string_view folder, const char* name) {
   return absl::StrCat(Absl(folder), "/", name);
+}
+
+// Made once, by the first of them: the file is the ranks', its folder is not.
+absl::Status MakeShared(const std::string& path, const RankFiles& files) {
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  return fd.valid() ? files.Give(path) : FileError(errno, "create", path);
 }
 
 std::vector<fs::path> Folders(const fs::path& parent) {
@@ -100,11 +113,21 @@ std::string VerdictPath(std::string_view run_directory) {
 std::string RanOutPath(std::string_view run_directory) { return In(run_directory, "ran_out.pb"); }
 std::string HangPath(std::string_view run_directory) { return In(run_directory, "hang.txt"); }
 
-absl::Status WriteConfig(const v1::RankConfig& config) {
-  RETURN_IF_ERROR(MakeDirectories(config.run_directory()));
+absl::Status MakeRunDirectory(std::string_view state, const v1::RankConfig& config,
+                              const RankFiles& files) {
+  const fs::path folder(config.run_directory());
+  const fs::path epoch = folder.parent_path();
+  RETURN_IF_ERROR(MakeDirectories(folder.string()));
+  for (const fs::path& above : {fs::path(RunsFolder(state)), epoch.parent_path(), epoch})
+    RETURN_IF_ERROR(files.ShareFolder(above.string()));
   const std::string path = ConfigPath(config.run_directory());
-  RETURN_IF_ERROR(WriteSyncedFile(path + ".part", config.SerializeAsString()));
-  return Rename(path + ".part", path);
+  RETURN_IF_ERROR(ReplaceFile(path, config.SerializeAsString(), 0600));
+  RETURN_IF_ERROR(files.ShareFile(path));
+  if (config.local_ranks() > 1) {
+    for (const char* name : {"host_memory", "host_memory.lock"})
+      RETURN_IF_ERROR(MakeShared((epoch / name).string(), files));
+  }
+  return files.Give(folder.string());
 }
 
 std::optional<v1::RankReport> ReadExitReport(std::string_view run_directory) {
@@ -127,14 +150,17 @@ std::optional<pid_t> FindProcess(std::string_view run_directory) {
 }
 
 void MarkForgotten(std::string_view run_directory) {
-  std::ofstream(In(run_directory, "forgotten")).flush();
+  ReplaceFile(In(run_directory, "forgotten"), "", 0644).IgnoreError();  // it is looked at again
 }
 
 std::string LastLogLine(std::string_view run_directory) {
-  std::ifstream file(LogPath(run_directory), std::ios::binary | std::ios::ate);
-  const int64_t size = file ? static_cast<int64_t>(file.tellg()) : 0;
-  file.seekg(std::max<int64_t>(0, size - kLastLineBytesMax));
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const UniqueFd file(open(LogPath(run_directory).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  if (!file.valid() || fstat(file.get(), &info) != 0) return "";
+  std::string text(static_cast<size_t>(std::min<int64_t>(info.st_size, kLastLineBytesMax)), '\0');
+  const ssize_t got =
+      pread(file.get(), text.data(), text.size(), info.st_size - static_cast<int64_t>(text.size()));
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, got)));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const size_t start = text.rfind('\n');
   return start == std::string::npos ? text : text.substr(start + 1);

@@ -6,6 +6,7 @@
 //   trace.json the timeline of its first steps, where the spec asks for one
 //   link.sock  where it listens             forgotten  the coordinator knows its end: only the log
 //   is of interest
+//   ../host_memory, ../host_memory.lock  what the ranks of the job have taken of the node's memory
 //   flight     what it held, while it runs and after (worker/flight/flight_recorder.h)
 //   memory_verdict.txt  who held what when it died
 //   hang.txt   where it stood when its job hung
@@ -28,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/v1/worker.pb.h"
+#include "worker/confine/rank_user.h"
 
 namespace terrace {
 
@@ -46,7 +48,10 @@ std::string VerdictPath(std::string_view run_directory);
 std::string RanOutPath(std::string_view run_directory);
 std::string HangPath(std::string_view run_directory);
 
-absl::Status WriteConfig(const v1::RankConfig& config);
+// With what the rank is told and, where it has others beside it here, what they share. The folders
+// above it stay the worker's.
+absl::Status MakeRunDirectory(std::string_view state, const v1::RankConfig& config,
+                              const RankFiles& files);
 std::optional<v1::RankReport> ReadExitReport(std::string_view run_directory);
 std::optional<v1::RankReport> ReadRanOut(std::string_view run_directory);
 // The process of this run while it lives. The number alone is not trusted, it may be another

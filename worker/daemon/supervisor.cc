@@ -13,7 +13,10 @@
 
 namespace terrace {
 Supervisor::Supervisor(const Options& options, Ports ports, ProgramCache& programs)
-    : options_(options), ports_(std::move(ports)), programs_(programs) {}
+    : options_(options),
+      files_(options.privileges.user),
+      ports_(std::move(ports)),
+      programs_(programs) {}
 
 Supervisor::~Supervisor() = default;
 
@@ -215,7 +218,7 @@ void Supervisor::Fail(Rank& rank, v1::Reason reason, const std::string& message)
 
 void Supervisor::Adopt() {
   for (const v1::RankConfig& config : ScanRuns(options_.state_directory)) AdoptOne(config);
-  const int removed = RemoveAbandonedFlights("/dev/shm", kAbandonedFlightSeconds);
+  const int removed = RemoveAbandonedFlights("/dev/shm", files_.owner(), kAbandonedFlightSeconds);
   if (removed > 0) log::Info("removed ", removed, " flight recorders of ranks long dead");
 }
 

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "proto/v1/worker.pb.h"
+#include "worker/confine/privileges.h"
 #include "worker/daemon/memory/memory_watch.h"
 #include "worker/daemon/program_cache.h"
 #include "worker/daemon/progress/progress_watch.h"
@@ -55,6 +56,8 @@ class Supervisor {
     std::string rank_binary;
     std::string data_address;  // of the machine, for ranks on several
     bool die_with_daemon = false;
+    RankPrivileges privileges = {};
+    std::vector<std::string> rank_environment;  // names that pass beside those of the list
     MemoryWatch::Capacity capacity = {};
     Starting starting = {};
   };
@@ -178,6 +181,7 @@ class Supervisor {
   int64_t NewestEpoch(std::string_view job) const;
 
   const Options options_;
+  const RankFiles files_;
   const Ports ports_;
   const SystemClock clock_;
   ProgramCache& programs_;

@@ -3,8 +3,8 @@
 #include <ctime>
 #include <utility>
 
-#include "base/file.h"
 #include "base/log.h"
+#include "base/paths/new_file.h"
 #include "worker/daemon/memory/kernel_log.h"
 #include "worker/daemon/memory/memory_limit.h"
 #include "worker/daemon/memory/memory_verdict.h"
@@ -62,7 +62,8 @@ void Supervisor::CheckLimits(Rank& rank) {
             " is asked to end: ", exceeded);
   // For the next daemon; without it that one would take the end for another's wish.
   const std::string path = RanOutPath(rank.config.run_directory());
-  if (const absl::Status status = WriteSyncedFile(path, report.SerializeAsString()); !status.ok()) {
+  if (const absl::Status status = ReplaceFile(path, report.SerializeAsString(), 0600);
+      !status.ok()) {
     log::Warn(status.message());
   }
   SendCommands(rank);
@@ -107,7 +108,7 @@ std::string Supervisor::Judge(Rank& rank, const std::string& how) {
   if (rank.report.reason() == v1::REASON_OUT_OF_MEMORY)
     *rank.report.mutable_memory() = facts.memory;
   const std::string path = VerdictPath(rank.config.run_directory());
-  const absl::Status written = WriteSyncedFile(path, VerdictPage(facts));
+  const absl::Status written = ReplaceFile(path, VerdictPage(facts), 0644);
   if (written.ok()) {
     log::Info("what rank ", rank.config.rank(), " of job ", rank.config.job(), " held: ", path);
   } else {

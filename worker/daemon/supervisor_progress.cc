@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "base/paths/new_file.h"
 #include "base/unique_fd.h"
 #include "base/utf8.h"
 #include "worker/daemon/run_directory.h"
@@ -20,7 +20,8 @@ namespace {
 
 // What reads the rank's log finds it there, whatever the rank does.
 void AppendToLog(const std::string& run_directory, const std::string& line) {
-  const UniqueFd log(open(LogPath(run_directory).c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  const UniqueFd log(
+      open(LogPath(run_directory).c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC));
   if (!log.valid() || write(log.get(), line.data(), line.size()) < 0)
     log::Warn("cannot write into the log in ", run_directory);
 }
@@ -49,7 +50,7 @@ void Supervisor::Dump(const v1::DumpRanks& dump) const {
     const std::string& folder = rank.config.run_directory();
     const std::string path = HangPath(folder);
     const absl::Status written =
-        WriteSyncedFile(path, absl::StrCat(why, "\n\n", rank.progress->Page()));
+        ReplaceFile(path, absl::StrCat(why, "\n\n", rank.progress->Page()), 0644);
     if (!written.ok()) log::Warn(written.message());
     log::Warn("job ", key.job, " hangs: ", why, "; where rank ", key.rank, " stands: ", path);
     AppendToLog(folder,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -95,10 +96,16 @@ void Supervisor::ForgetAsked(const std::string& sha256) {
 
 void Supervisor::Launch(const Key& key, Rank& rank, const std::string& program) {
   rank.config.set_program_path(program);
-  absl::Status status = WriteConfig(rank.config);
+  absl::Status status = MakeRunDirectory(options_.state_directory, rank.config, files_);
+  if (status.ok()) status = files_.ShareFolder(std::filesystem::path(program).parent_path());
+  if (status.ok()) status = files_.ShareFile(program);
   if (status.ok()) {
-    auto process = WatchedProcess::Start(
-        {options_.rank_binary, rank.config, options_.die_with_daemon}, HandlersOf(key));
+    auto process = WatchedProcess::Start({.binary = options_.rank_binary,
+                                          .privileges = options_.privileges,
+                                          .environment = options_.rank_environment,
+                                          .config = rank.config,
+                                          .die_with_daemon = options_.die_with_daemon},
+                                         HandlersOf(key));
     status = process.status();
     if (status.ok()) rank.process = *std::move(process);
   }

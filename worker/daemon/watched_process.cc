@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "worker/confine/rank_environment.h"
 #include "worker/daemon/run_directory.h"
 
 extern char** environ;
@@ -28,13 +29,19 @@ namespace {
 
 constexpr int kDialIntervalMs = 5;
 
-std::vector<std::string> Environment(const v1::RankConfig& config) {
+// The first of a name counts.
+std::vector<std::string> Environment(const RankLaunch& launch) {
   std::vector<std::string> variables = {
-      absl::StrCat("OMP_NUM_THREADS=", std::max<uint32_t>(1, config.threads()))};
+      absl::StrCat("OMP_NUM_THREADS=", std::max<uint32_t>(1, launch.config.threads()))};
   // Threads that spin at barriers take the cores from the other ranks here.
-  if (config.local_ranks() > 1) variables.push_back("OMP_WAIT_POLICY=passive");
-  // The first of a name counts.
-  for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
+  if (launch.config.local_ranks() > 1) variables.push_back("OMP_WAIT_POLICY=passive");
+  if (const std::optional<RankUser>& user = launch.privileges.user; user.has_value()) {
+    for (const char* name : {"USER=", "LOGNAME="})
+      variables.push_back(absl::StrCat(name, user->name));
+    variables.push_back(absl::StrCat("HOME=", user->home));
+  }
+  for (std::string& passed : PassedEnvironment(environ, launch.environment))
+    variables.push_back(std::move(passed));
   return variables;
 }
 
@@ -49,11 +56,22 @@ struct ChildFiles {
   int log, null, pid;
 };
 
+// Between fork and exec: what failed goes into the rank's log, where its end is explained.
+[[noreturn]] void EndChild(int log, const char* what) {
+  const char* const reason = strerrordesc_np(errno);
+  for (const char* text : {"cannot start: cannot ", what, ": ", reason ? reason : "?", "\n"}) {
+    if (write(log, text, std::strlen(text)) < 0) break;
+  }
+  _exit(127);
+}
+
 // Between fork and exec: only async-signal-safe calls.
-[[noreturn]] void RunChild(const ChildFiles& files, bool die_with_daemon, pid_t daemon,
+[[noreturn]] void RunChild(const ChildFiles& files, const RankLaunch& launch, pid_t daemon,
                            char* const* arguments, char* const* environment) {
   setsid();
-  if (die_with_daemon) {
+  if (const char* failed = DropPrivileges(launch.privileges)) EndChild(files.log, failed);
+  // Behind the change of the user, which takes it back.
+  if (launch.die_with_daemon) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != daemon) _exit(127);  // it died before the call above
   }
@@ -70,11 +88,11 @@ struct ChildFiles {
   dup2(files.log, 2);
   syscall(SYS_close_range, 3, ~0U, 0);
   execve(arguments[0], arguments, environment);
-  _exit(127);
+  EndChild(STDERR_FILENO, "execute terrace-rank");
 }
 
 absl::StatusOr<UniqueFd> OpenFor(const std::string& path, int flags) {
-  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0644));
+  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   return fd;
 }
@@ -89,15 +107,15 @@ absl::StatusOr<std::unique_ptr<WatchedProcess>> WatchedProcess::Start(const Rank
   ASSIGN_OR_RETURN(UniqueFd pid_file, OpenFor(PidPath(folder), O_WRONLY | O_CREAT | O_TRUNC));
   std::vector<std::string> arguments = {launch.binary, "run", "--config", ConfigPath(folder),
                                         "--daemon"};
-  std::vector<std::string> environment = Environment(launch.config);
+  std::vector<std::string> environment = Environment(launch);
   const std::vector<char*> argument_pointers = Pointers(arguments);
   const std::vector<char*> environment_pointers = Pointers(environment);
   const pid_t daemon = getpid();
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot start a rank process");
   if (pid == 0) {
-    RunChild({log.get(), null.get(), pid_file.get()}, launch.die_with_daemon, daemon,
-             argument_pointers.data(), environment_pointers.data());
+    RunChild({log.get(), null.get(), pid_file.get()}, launch, daemon, argument_pointers.data(),
+             environment_pointers.data());
   }
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) return absl::ErrnoToStatus(errno, "cannot watch a rank process");

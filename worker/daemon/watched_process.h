@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -26,12 +27,15 @@
 #include "absl/synchronization/mutex.h"
 #include "base/unique_fd.h"
 #include "proto/v1/worker.pb.h"
+#include "worker/confine/privileges.h"
 #include "worker/link/link.h"
 
 namespace terrace {
 
 struct RankLaunch {
   std::string binary;  // terrace-rank
+  RankPrivileges privileges;
+  std::vector<std::string> environment;  // names of variables that pass beside those of the list
   v1::RankConfig config;
   bool die_with_daemon = false;  // the kernel kills the rank when the daemon's loop thread ends
 };

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/paths/new_file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/flight/flight_layout.h"
@@ -42,7 +43,28 @@ std::string SharedFileOf(const std::string& path) {
   const ssize_t length = readlink(path.c_str(), target, sizeof target);
   if (length <= 0 || length == static_cast<ssize_t>(sizeof target)) return "";
   const std::string name(target, static_cast<size_t>(length));
-  return name.rfind(absl::StrCat(kFlightSharedMemory, "/terrace-flight-"), 0) == 0 ? name : "";
+  const std::string begin = absl::StrCat(kFlightSharedMemory, "/terrace-flight-");
+  const bool is_ours = name.rfind(begin, 0) == 0 && name.find('/', begin.size()) == name.npos;
+  return is_ours ? name : "";
+}
+
+// No link but that one is followed: a rank may have put it there, and its daemon may do more than
+// the rank.
+UniqueFd OpenFlight(const std::string& path, int flags) {
+  const std::string shared = SharedFileOf(path);
+  const std::string& file = shared.empty() ? path : shared;
+  return UniqueFd(open(file.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+}
+
+absl::StatusOr<std::string> ReadFlight(const std::string& path) {
+  const UniqueFd fd = OpenFlight(path, O_RDONLY);
+  struct stat info;
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) return FileError(errno, "read", path);
+  const auto limit = static_cast<off_t>(FlightBytes(kFlightStreamsMax, kFlightSteps));
+  if (info.st_size > limit) return absl::DataLossError(absl::StrCat(path, " is too large"));
+  std::string bytes(static_cast<size_t>(info.st_size), '\0');
+  RETURN_IF_ERROR(ReadAt(fd, 0, bytes.data(), bytes.size()));
+  return bytes;
 }
 
 }  // namespace
@@ -56,7 +78,7 @@ absl::StatusOr<FlightReader> FlightReader::Open(std::string_view run_directory) 
 }
 
 absl::StatusOr<FlightReader> FlightReader::OpenFile(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd fd = OpenFlight(path, O_RDONLY);
   if (!fd.valid()) return FileError(errno, "open", path);
   const absl::StatusOr<FlightHeader> header = ReadHeader(fd);
   struct stat info;
@@ -139,19 +161,15 @@ absl::Status SettleFlight(std::string_view run_directory) {
   const std::string path = FlightPath(run_directory);
   const std::string shared = SharedFileOf(path);
   if (shared.empty()) return absl::OkStatus();
-  const int64_t limit = static_cast<int64_t>(FlightBytes(kFlightStreamsMax, kFlightSteps));
-  const absl::StatusOr<std::string> bytes = ReadTextFile(shared, limit);
-  if (bytes.ok()) {
-    RETURN_IF_ERROR(WriteSyncedFile(path + ".new", *bytes));
-    RETURN_IF_ERROR(Rename(path + ".new", path));
-  }
+  const absl::StatusOr<std::string> bytes = ReadFlight(path);
+  if (bytes.ok()) RETURN_IF_ERROR(ReplaceFile(path, *bytes, 0600));
   unlink(shared.c_str());
   return bytes.status();
 }
 
 absl::Status MarkStepsTold(std::string_view run_directory, int64_t step) {
   const std::string path = FlightPath(run_directory);
-  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  const UniqueFd fd = OpenFlight(path, O_WRONLY);
   if (fd.valid() && pwrite(fd.get(), &step, sizeof step, offsetof(FlightHeader, told_step)) ==
                         static_cast<ssize_t>(sizeof step)) {
     return absl::OkStatus();

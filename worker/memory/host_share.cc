@@ -52,9 +52,9 @@ absl::StatusOr<HostLimits> TakeHostShare(std::string_view path, int64_t bytes,
   Share share = {.available_bytes = limits.available_bytes,
                  .group_free_bytes = limits.group.free_bytes};
   const auto text = ReadTextFile(path, kFileBytesMax);
-  if (text.ok()) {
+  if (text.ok() && !text->empty()) {  // empty: made for the ranks, and none was here yet
     ASSIGN_OR_RETURN(share, Parse(*text, path));
-  } else if (!absl::IsNotFound(text.status())) {
+  } else if (!text.ok() && !absl::IsNotFound(text.status())) {
     return text.status();
   }
   HostLimits left = limits;

@@ -163,6 +163,8 @@ class TerraceTest(unittest.TestCase):
         self.mark = uuid.uuid4().hex
         self.environment = {**os.environ, MARK: self.mark, "XDG_STATE_HOME": str(self.folder / "state"),
                             "XDG_CACHE_HOME": str(self.folder / "cache"),
+                            # Ranks get listed variables only: the mark, and what preloaded libraries of tests ask for.
+                            "TERRACE_RANK_ENV": f"{MARK},TERRACE_FAILING_DRIVE,GROW_MEMORY,GROW_MEMORY_IN",
                             # The machine is the same for all: measured once.
                             "TERRACE_PROFILE_DIR": os.path.join(tempfile.gettempdir(), f"terrace-profiles-{os.getuid()}")}
         self.environment.pop("TERRACE_COORDINATOR", None)

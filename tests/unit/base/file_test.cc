@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/paths/new_file.h"
+
 namespace terrace {
 namespace {
 
@@ -77,6 +79,26 @@ TEST_F(FileTest, FilesFoldersAndWhatIsNotThereMayBeGiven) {
   for (const std::string& path : {Path("text"), folder_, Path("absent")}) {
     EXPECT_TRUE(CheckIsFileOrFolder(path).ok()) << path;
   }
+}
+
+TEST_F(FileTest, ANewFileReplacesALinkAndHasItsMode) {
+  std::ofstream(Path("precious")) << "precious";
+  for (const char* name : {"/file", "/file.new"})
+    std::filesystem::create_symlink(Path("precious"), folder_ + name);
+  ASSERT_TRUE(ReplaceFile(Path("file"), "text", 0640).ok());
+  EXPECT_EQ(ReadTextFile(Path("precious"), 100).value(), "precious");
+  EXPECT_EQ(ReadTextFile(Path("file"), 100).value(), "text");
+  const auto status = std::filesystem::symlink_status(Path("file"));
+  EXPECT_EQ(status.type(), std::filesystem::file_type::regular);
+  EXPECT_EQ(static_cast<unsigned>(status.permissions()), 0640u);
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(Path("file.new"))));
+}
+
+TEST_F(FileTest, WhatCannotBeReplacedIsNamed) {
+  std::filesystem::create_directory(Path("file"));
+  const absl::Status status = ReplaceFile(Path("file"), "text", 0600);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(Path("file")));
+  EXPECT_FALSE(std::filesystem::exists(Path("file.new")));
 }
 
 }  // namespace

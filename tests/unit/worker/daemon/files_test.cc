@@ -27,7 +27,7 @@ class FilesTest : public testing::Test {
     config.set_epoch(epoch);
     config.set_rank(rank);
     config.set_run_directory(RunDirectory(state_, config));
-    EXPECT_TRUE(WriteConfig(config).ok());
+    EXPECT_TRUE(MakeRunDirectory(state_, config, RankFiles()).ok());
     return config;
   }
   void WriteLog(const v1::RankConfig& config, const std::string& text) {

@@ -137,12 +137,12 @@ TEST(AbandonedFlightsTest, OnlyThoseOfDeadProcessesAndOfSomeAgeAreRemoved) {
   { const auto flight = FlightWriter::Create(run, "program", 1, &clock); }
   copy(run, "terrace-flight-alive");
   std::ofstream(folder + "/terrace-flight-torn") << "x";
-  EXPECT_EQ(RemoveAbandonedFlights(folder, 3600), 0) << "they are new";
-  EXPECT_EQ(RemoveAbandonedFlights(folder, 0), 2);
+  EXPECT_EQ(RemoveAbandonedFlights(folder, geteuid(), 3600), 0) << "they are new";
+  EXPECT_EQ(RemoveAbandonedFlights(folder, geteuid(), 0), 2);
   EXPECT_TRUE(std::filesystem::exists(folder + "/terrace-flight-alive"));
   EXPECT_TRUE(std::filesystem::exists(folder + "/unrelated"));
   EXPECT_FALSE(std::filesystem::exists(folder + "/terrace-flight-dead"));
-  EXPECT_EQ(RemoveAbandonedFlights(folder + "/missing", 0), 0);
+  EXPECT_EQ(RemoveAbandonedFlights(folder + "/missing", geteuid(), 0), 0);
   std::filesystem::remove_all(folder);
 }
 

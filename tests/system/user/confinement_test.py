@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank may do on its machine: which user it runs as, what it gets of its worker's environment, which files it reaches.
+The parts that need root say so; what a kernel lacks is skipped by name."""
+import os
+import pathlib
+import pwd
+import unittest
+
+from service import ServiceTest
+from support import INVALID_INPUT
+
+USER = "nobody"
+SECRET = "d3b07384d113edec49eaa6238ad5ff00"
+ROOT = unittest.skipUnless(os.geteuid() == 0, "only root starts ranks as another user")
+LONG = {"train.steps": 100000, "checkpoint.every_steps": 20, "checkpoint.keep": 2}
+
+
+def status_of(pid):
+    return dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+
+
+def limits_of(pid):
+    return {line[:26].strip(): line[26:].split()[:2] for line in pathlib.Path(f"/proc/{pid}/limits").read_text().splitlines()[1:]}
+
+
+class ConfinementTest(ServiceTest):
+    def setUp(self):
+        super().setUp()
+        self.folder.chmod(0o755)  # others than its owner are to reach what is in it
+
+    def service(self, *options):
+        self.start_coordinator()
+        return self.start_worker("worker-0", "--stop-ranks-on-exit", *options)
+
+    def rank_of(self, changes, until=3):
+        """(its job, its process) once it trains."""
+        path = self.job({**LONG, **changes})
+        job = self.submit(path)
+        self.wait_for_steps(job, until)
+        pid, = self.rank_pids()
+        return path, job, pid
+
+    def assert_confined(self, pid):
+        status = status_of(pid)
+        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            self.assertEqual(int(status[name], 16), 0, name)
+        self.assertEqual(status["NoNewPrivs"], "1")
+        limits = limits_of(pid)
+        self.assertEqual(limits["Max core file size"], ["0", "0"])
+        self.assertLessEqual(int(limits["Max open files"][1]), 1 << 20)
+        return status
+
+
+class EnvironmentTest(ConfinementTest):
+    def test_secrets_of_the_worker_do_not_reach_its_ranks(self):
+        self.environment.update(AWS_SECRET_ACCESS_KEY=SECRET, TERRACE_SECRET=SECRET, NCCL_DEBUG="WARN", ASKED_FOR="yes",
+                                LC_TIME="C")
+        self.environment["TERRACE_RANK_ENV"] += ",ASKED_FOR"
+        worker = self.service()
+        self.assertIn(SECRET.encode(), pathlib.Path(f"/proc/{worker.process.pid}/environ").read_bytes())
+        _, _, pid = self.rank_of({})
+        environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+        self.assertNotIn(SECRET.encode(), environ)
+        variables = environ.split(b"\0")
+        for listed in (b"NCCL_DEBUG=WARN", b"LC_TIME=C", b"ASKED_FOR=yes", b"PATH=" + os.environ["PATH"].encode()):
+            self.assertIn(listed, variables)
+        self.assert_confined(pid)
+
+
+@ROOT
+class UserTest(ConfinementTest):
+    def test_a_worker_of_root_says_so(self):
+        worker = self.service()
+        said = str(worker.result())
+        self.assertIn("runs as root, and so do its ranks", said)
+        self.assertIn("--rank-user", said)
+        _, _, pid = self.rank_of({})
+        self.assertEqual(self.assert_confined(pid)["Uid"].split(), ["0"] * 4)
+
+    def test_ranks_run_as_the_user_that_is_named(self):
+        user = pwd.getpwnam(USER)
+        worker = self.service("--rank-user", USER)
+        self.assertNotIn("runs as root", str(worker.result()))
+        (self.folder / "tokens").mkdir()
+        for folder in ("tokens", "tiny-1", "tiny-1/checkpoints"):
+            (self.folder / folder).mkdir(exist_ok=True)
+            os.chown(self.folder / folder, user.pw_uid, user.pw_gid)
+        path, job, pid = self.rank_of({}, until=40)
+        status = self.assert_confined(pid)
+        self.assertEqual(status["Uid"].split(), [str(user.pw_uid)] * 4)
+        self.assertEqual(status["Gid"].split(), [str(user.pw_gid)] * 4)
+        self.assertEqual(set(status["Groups"].split()), set(map(str, os.getgrouplist(USER, user.pw_gid))))
+        self.assertIn(f"HOME={user.pw_dir}".encode(), pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+        with self.subTest("what it writes is its own, and the folders above are not"):
+            run, = (self.folder / "worker-0/runs").glob("*/*/0")
+            self.wait_until(lambda: self.checkpoints(path), "there is a checkpoint")
+            for own in (run, run / "link.sock", *self.checkpoints(path), *(self.folder / "tokens").glob("*.tokens")):
+                self.assertEqual(own.stat().st_uid, user.pw_uid, own)
+            for above in (run.parent, run.parent.parent, run / "rank.log", run / "config.pb"):
+                self.assertEqual(above.stat().st_uid, 0, above)
+        with self.subTest("logs, cancel and a second start go as ever"):
+            self.assertIn("step 1 of", self.cli("logs", job).out)
+            self.cli("cancel", job)
+            self.wait_for_state(job, "CANCELLED")
+            again = self.submit(path)
+            self.assertGreater(self.wait_for_steps(again, 41), 0)
+
+    def test_two_ranks_of_a_user_share_what_they_must(self):
+        user = pwd.getpwnam(USER)
+        self.start_coordinator()
+        self.start_worker("worker-0", "--rank-user", USER, devices=2)
+        self.folder.chmod(0o777)
+        path = self.job({"resources.devices_per_node": 2, "layout.dp": 2, "layout.micro_batch": 4})
+        path.parent.chmod(0o777)
+        job = self.submit(path)
+        self.assertEqual(self.wait_for_state(job, "SUCCEEDED", "FAILED")["state"], "SUCCEEDED")
+        shared, = (self.folder / "worker-0/runs").glob("*/*/host_memory")
+        self.assertEqual(shared.stat().st_uid, user.pw_uid)
+        self.assertEqual(len(shared.read_text().split()), 3)
+
+    def test_a_file_of_root_alone_is_not_trained_on(self):
+        self.service("--rank-user", USER)
+        path = self.job()
+        (self.folder / "corpus.txt").chmod(0o600)
+        self.folder.chmod(0o777)
+        path.parent.chmod(0o777)
+        refused = self.cli("submit", "--watch", path, "-o", "json", code=None)
+        self.assertEqual(refused.code, INVALID_INPUT, str(refused))
+        self.assertIn("Permission denied", refused.out + refused.err)
+        self.assertFalse(list(self.folder.glob("tokens/*.tokens")))
+
+    def test_what_cannot_be_is_refused_at_the_start(self):
+        self.start_coordinator()
+        for user, words in (("no-such-user", ("there is no such user",)), ("root", ("another user than root",))):
+            refused = self.start("--coordinator", self.address, "--rank-user", user, program="terrace-worker").wait()
+            self.assertNotEqual(refused.code, 0)
+            self.refused(refused, "--rank-user", user, *words)
+        hidden = self.folder / "hidden"
+        hidden.mkdir(mode=0o700)
+        refused = self.start("--coordinator", self.address, "--rank-user", USER, "--state-dir", hidden / "state",
+                             program="terrace-worker").wait()
+        self.assertNotEqual(refused.code, 0)
+        self.refused(refused, "--state-dir", str(hidden / "state"), USER, "the folders above it")
+
+
+if __name__ == "__main__":
+    unittest.main()
