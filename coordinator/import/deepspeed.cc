@@ -73,6 +73,10 @@ class Importer {
     if (kind.never_was != nullptr) return Unknown(setting, std::string(kind.never_was->note));
     if (kind.section && (left_out || setting.value == false)) {
       draft_.Automatic(setting.path, setting.value.dump(), "off");
+    } else if (kind.section && kind.mapping == nullptr && kind.known == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(setting.path, ": got ", setting.value.dump(),
+                                                     ", must be an object, as DeepSpeed demands",
+                                                     "; try ", SectionExample(setting.path)));
     } else if (left_out && (kind.mapping != nullptr || kind.known != nullptr || kind.parameter)) {
       draft_.Automatic(setting.path, IsAuto(setting.value) ? "auto" : "null",
                        "left to the planner or the default");
@@ -125,6 +129,14 @@ class Importer {
     return absl::OkStatus();
   }
 
+  static std::string SectionExample(std::string_view section) {
+    std::string inside = "\"enabled\": true";
+    if (section == "optimizer") inside = R"("type": "AdamW", "params": {"lr": 0.0001})";
+    if (section == "scheduler") inside = R"("type": "WarmupDecayLR", "params": {})";
+    if (section.find("offload") != section.npos) inside = R"("device": "cpu")";
+    return absl::StrCat("{", inside, "}");
+  }
+
   // DeepSpeed reads the old names still, but not beside the new ones.
   absl::Status CheckDeprecated() const {
     for (const auto& [old, replacement] : {std::pair("cpu_offload", "offload_optimizer"),
@@ -167,8 +179,17 @@ class Importer {
           " x gradient_accumulation_steps ", accumulation, " x ", ranks,
           " data-parallel ranks = ", micro * accumulation * ranks, "; try another of the four"));
     }
+    const int64_t one_rank = std::max<int64_t>(1, micro) * std::max<int64_t>(1, accumulation);
+    if (global % one_rank != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "train_batch_size: got ", global, ", must be a multiple of ", one_rank,
+          ", which train_micro_batch_size_per_gpu ", micro > 0 ? absl::StrCat(micro) : "auto",
+          " and gradient_accumulation_steps ",
+          accumulation > 0 ? absl::StrCat(accumulation) : "auto",
+          " make for one rank; try another of the three"));
+    }
     if (global > 0) return absl::OkStatus();
-    const int64_t batch = std::max<int64_t>(1, micro) * std::max<int64_t>(1, accumulation) * ranks;
+    const int64_t batch = one_rank * ranks;
     draft_.Set("train.global_batch", absl::StrCat(batch));
     draft_.Remark(
         absl::StrCat("train.global_batch is ", batch, ": micro batch x accumulation x ", ranks,

@@ -67,6 +67,31 @@ TEST(DeepSpeedValuesTest, SwitchesAreWhatPydanticMakesOfThem) {
   EXPECT_EQ(Import(R"({"zero_optimization":{"stage":"3"}})").Get("layout.zero"), "3");
 }
 
+TEST(DeepSpeedValuesTest, ASectionThatIsNoObjectIsRefusedWithOneThatIs) {
+  EXPECT_THAT(
+      Refusal(R"({"bf16": true})"),
+      HasSubstr(
+          R"(bf16: got true, must be an object, as DeepSpeed demands; try {"enabled": true})"));
+  EXPECT_THAT(Refusal(R"({"fp16": "yes"})"), HasSubstr("fp16: got \"yes\", must be an object"));
+  EXPECT_THAT(Refusal(R"({"optimizer": "AdamW"})"), HasSubstr(R"(try {"type": "AdamW")"));
+  EXPECT_THAT(Refusal(R"({"scheduler": ["WarmupLR"]})"), HasSubstr("scheduler: got"));
+  EXPECT_THAT(Refusal(R"({"zero_optimization": {"offload_optimizer": "cpu"}})"),
+              HasSubstr(R"(try {"device": "cpu"})"));
+  EXPECT_EQ(Import(R"({"bf16": false, "fp16": null})").Get("train.precision"), "fp32");
+}
+
+TEST(DeepSpeedValuesTest, ABatchThatNoNumberOfRanksMakesIsRefused) {
+  EXPECT_THAT(Refusal(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4,
+                          "gradient_accumulation_steps": 3})"),
+              HasSubstr("train_batch_size: got 8, must be a multiple of 12"));
+  EXPECT_THAT(Refusal(R"({"train_batch_size": 6, "train_micro_batch_size_per_gpu": 4})"),
+              HasSubstr("must be a multiple of 4"));
+  EXPECT_EQ(Import(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4,
+                       "gradient_accumulation_steps": 3})")
+                .Get("train.global_batch"),
+            "24");
+}
+
 TEST(DeepSpeedValuesTest, OldNamesOfOffloadAreRead) {
   const SpecDraft draft = Import(R"({"train_batch_size":8,"zero_optimization":
       {"stage":3,"cpu_offload":true,"cpu_offload_param":true,"cpu_offload_use_pin_memory":true}})");
