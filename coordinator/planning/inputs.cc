@@ -14,6 +14,7 @@
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "coordinator/model/presets.h"
+#include "coordinator/planning/data_files.h"
 #include "coordinator/spec/job_spec.h"
 
 namespace terrace {
@@ -53,7 +54,8 @@ absl::Status CheckInputs(const v1::JobSpec& spec) {
     RETURN_IF_ERROR(CheckInput("data.validation", path, {}));
   }
   RETURN_IF_ERROR(CheckInput("data.tokenizer", spec.data().tokenizer(), kTokenizerNames));
-  return CheckInput("model.init", spec.model().init(), kWeightsNames);
+  RETURN_IF_ERROR(CheckInput("model.init", spec.model().init(), kWeightsNames));
+  return CheckDataFiles(spec);
 }
 
 absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec) {

@@ -19,9 +19,9 @@ inline constexpr int64_t kModelConfigBytesMax = 4 << 20;
 // "model.config:" when it is neither.
 absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec);
 
-// Paths of data and weights that lead to something that can be neither file nor folder, where the
-// coordinator sees what the workers will: INVALID_ARGUMENT that names key and path. What it does
-// not see is the workers' to tell.
+// Paths of data and weights that lead to something that can be neither file nor folder, and data
+// that cannot be trained on (data_files.h), where the coordinator sees what the workers will:
+// INVALID_ARGUMENT that names key and path. What it does not see is the workers' to tell.
 absl::Status CheckInputs(const v1::JobSpec& spec);
 
 // ParseJobSpec, then ReadModelConfig and CheckInputs.

@@ -16,6 +16,7 @@
 #include "coordinator/evaluation/evaluation.h"
 #include "coordinator/model/config.h"
 #include "coordinator/planning/continues.h"
+#include "coordinator/planning/data_files.h"
 #include "coordinator/planning/frames.h"
 #include "coordinator/planning/inputs.h"
 #include "coordinator/planning/plan_timer.h"
@@ -37,6 +38,7 @@ constexpr int kOomScore = 800;
 absl::Status ReadSpec(const v1::ReadSpecWork& work, v1::PlannerAnswer* answer) {
   ASSIGN_OR_RETURN(*answer->mutable_spec(), ReadJobSpec(work.yaml(), work.base_directory()));
   if (work.to_train()) {
+    RETURN_IF_ERROR(CheckDataLengths(answer->spec()));
     const std::string& directory = answer->spec().checkpoint().directory();
     answer->set_taken_directory(
         SamePlace(directory, {work.taken_directories().begin(), work.taken_directories().end()}));

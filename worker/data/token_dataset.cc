@@ -2,8 +2,6 @@
 #include "worker/data/token_dataset.h"
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/tokens/token_file.h"
+#include "proto/tokens/window_lengths.h"
 #include "worker/data/document_dataset.h"
 #include "worker/data/permutation.h"
 #include "worker/data/token_cache.h"
@@ -47,7 +47,7 @@ class WindowDataset final : public TokenDataset {
     if (spec.validation_size() > 0) {
       validation_ = {&validation_tokens_, 0, validation_tokens_.size()};
     } else {
-      const int64_t held_out = std::llround(spec.validation_fraction() * train_.count);
+      const int64_t held_out = HeldOutTokens(spec, train_.count);
       train_.count -= held_out;
       validation_ = {&train_tokens_, train_.count, held_out};
     }
@@ -85,24 +85,7 @@ class WindowDataset final : public TokenDataset {
     validation_.tokens->Read(position + 1, targets);
   }
 
-  absl::Status CheckLengths(const v1::DataSpec& spec) const {
-    const bool own_files = spec.validation_size() > 0;
-    RETURN_IF_ERROR(CheckLength(train_.count, "data.train"));
-    if (!own_files && spec.validation_fraction() <= 0) return absl::OkStatus();
-    return CheckLength(validation_.count,
-                       own_files ? std::string("data.validation")
-                                 : absl::StrCat("the last ", spec.validation_fraction() * 100,
-                                                " % of data.train (data.validation_fraction)"));
-  }
-
  private:
-  absl::Status CheckLength(int64_t count, const std::string& what) const {
-    if (count >= sequence_length_ + 1) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, " has ", count, " tokens, must be at least ", sequence_length_ + 1,
-        " (data.sequence_length ", sequence_length_, " and one to predict); add text or lower it"));
-  }
-
   const TokenSequence train_tokens_;
   const TokenSequence validation_tokens_;
   const int64_t sequence_length_;
@@ -145,13 +128,9 @@ class SourceOpener {
 
  private:
   absl::StatusOr<TokenSegment> OpenOne(const std::string& path) {
-    const std::string extension = std::filesystem::path(path).extension().string();
-    if (extension == ".txt") return OpenText(path, TextFormat::kText);
-    if (extension == ".jsonl") return OpenText(path, TextFormat::kJsonLines);
-    if (extension != ".bin" && extension != ".idx") {
-      return absl::InvalidArgumentError(absl::StrCat(path, " has the extension \"", extension,
-                                                     "\", must be .txt, .jsonl, .bin or .idx"));
-    }
+    ASSIGN_OR_RETURN(const DataFileKind kind, DataFileKindOf(path));
+    if (kind == DataFileKind::kText) return OpenText(path, TextFormat::kText);
+    if (kind == DataFileKind::kJsonLines) return OpenText(path, TextFormat::kJsonLines);
     ASSIGN_OR_RETURN(TokenSegment segment, OpenTokenFile(path, vocabulary_));
     if (progress_) progress_(absl::StrCat("checking the token ids of ", segment.path), 0.0);
     RETURN_IF_ERROR(CheckIds(segment, vocabulary_));
@@ -223,10 +202,9 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataS
                                              .seed = train_spec.seed(),
                                              .global_batch = train_spec.global_batch()}));
   } else {
-    auto windows = std::make_unique<WindowDataset>(std::move(train), std::move(validation), spec,
-                                                   train_spec.seed());
-    RETURN_IF_ERROR(windows->CheckLengths(spec));
-    dataset = std::move(windows);
+    RETURN_IF_ERROR(CheckWindowLengths(spec, train.size(), validation.size()));
+    dataset = std::make_unique<WindowDataset>(std::move(train), std::move(validation), spec,
+                                              train_spec.seed());
   }
   dataset->special_tokens_ = opener.special_tokens();
   dataset->sums_ = sums;

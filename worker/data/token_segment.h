@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,31 +19,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/file.h"
+#include "proto/tokens/token_file.h"
 
 namespace terrace {
-
-enum class TokenType : uint32_t { kU8 = 1, kU16 = 2, kU32 = 4 };  // the value is the size in bytes
-
-// Vocabularies up to this have uint16 token files, larger ones uint32.
-inline constexpr int64_t kLargestUint16Vocabulary = 65536;
-
-// llm.c: 256 int32 {magic, version, tokens, 0, ...}, then the tokens.
-struct LlmcHeader {
-  int32_t magic;
-  int32_t version;
-};
-inline constexpr int64_t kLlmcHeaderBytes = 1024;
-inline constexpr LlmcHeader kLlmcU16 = {20240520, 1};  // GPT-2
-inline constexpr LlmcHeader kLlmcU32 = {20240801, 7};  // Llama 3
-
-// The narrowest type that holds every id below `vocabulary`.
-TokenType NarrowestType(int64_t vocabulary);
 
 struct TokenSegment {
   std::string path;  // for messages
   MappedFile file;
   TokenType type = TokenType::kU16;
-  bool type_by_vocabulary = false;   // the file does not name it
+  bool type_by_vocabulary = false;  // the file does not name it
   const std::byte* data = nullptr;  // inside `file`; aligned to the type or not
   int64_t count = 0;
   int64_t documents = 0;
@@ -53,8 +36,6 @@ struct TokenSegment {
 
   // `begin + out.size()` <= count.
   void Read(int64_t begin, std::span<int32_t> out) const;
-  // Position of the first id that is not below `vocabulary`.
-  std::optional<int64_t> FindBeyond(int64_t vocabulary) const;
   uint32_t At(int64_t position) const;
 };
 

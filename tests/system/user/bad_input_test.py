@@ -123,9 +123,18 @@ class DataTest(RefusedTest):
         self.run_refused(self.job({"data.train": "../corpus.pdf"}), INVALID_INPUT, "corpus.pdf", ".txt", ".jsonl", ".bin")
 
     def test_token_beyond_the_vocabulary(self):
-        ids = [7] * 5000 + [300] + [7] * 5000
+        ids = [7] * 20000 + [300] + [7] * 5000
         job = self.job({"data.train": self.token_file("tokens.bin", ids)})
-        self.run_refused(job, INVALID_INPUT, "tokens.bin", "300", "256", "5000")
+        self.run_refused(job, INVALID_INPUT, "tokens.bin", "300", "256", "20000", "rank 0")
+
+    def test_what_a_token_files_beginning_and_size_show_is_refused_before_planning(self):
+        wide = {"model.config": {**GPT, "vocab_size": 70000}, "data.train": self.token_file("narrow.bin", [50000] * 100)}
+        self.refused(self.terrace("plan", self.job(wide), code=INVALID_INPUT), "data.train: ", "narrow.bin", "read as uint32",
+                     "write it as uint32")
+        header = struct.pack("<256i", 20240520, 1, 101, *[0] * 253)
+        self.write("cut.bin", header + struct.pack("<100H", *[7] * 100))
+        self.refused(self.terrace("plan", self.job({"data.train": "../cut.bin"}), code=INVALID_INPUT), "cut.bin",
+                     "announces 101 tokens", "cut off")
 
     def test_data_shorter_than_a_sequence(self):
         self.write("short.txt", "too short")
