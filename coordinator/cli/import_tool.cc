@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "coordinator/import/megatron.h"
+#include "coordinator/import/megatron/megatron.h"
 #include "coordinator/import/report.h"
 #include "coordinator/spec/job_spec.h"
 

@@ -5,7 +5,7 @@
 #include "base/utf8.h"
 #include "coordinator/hardware/cluster_file.h"
 #include "coordinator/import/deepspeed.h"
-#include "coordinator/import/megatron.h"
+#include "coordinator/import/megatron/megatron.h"
 #include "coordinator/import/report.h"
 #include "coordinator/model/config.h"
 #include "coordinator/model/model.h"

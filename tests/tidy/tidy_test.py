@@ -50,7 +50,7 @@ BANNED = [r"\bTODO\b", r"\bFIXME\b", r"\bXXX\b", r"ifdef TESTING", r"FRIEND_TEST
 MAX_FUNCTION = 70
 # Tables of data that are written as functions.
 TABLES = re.compile(r"^(coordinator/(hardware/catalogue_data|spec/keys_\w+|model/presets|model/config_keys_table|import/\w+_keys"
-                    r"|import/megatron_flags|evaluation/techniques)|kernels/cuda/registry)\.cc$")
+                    r"|import/megatron/flags|evaluation/techniques)|kernels/cuda/registry)\.cc$")
 # From the root. Neither patterns nor what tests and builds make.
 PATHS = r"(?<![\w/.${}-])((?:base|kernels|proto|coordinator|worker|client|deploy|tests|docs|cmake)/[\w/.-]*\w)(?![\w*-])"
 # Pages that say what was, not what is.

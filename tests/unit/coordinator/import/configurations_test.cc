@@ -9,7 +9,7 @@
 #include <string>
 
 #include "coordinator/import/deepspeed.h"
-#include "coordinator/import/megatron.h"
+#include "coordinator/import/megatron/megatron.h"
 #include "coordinator/spec/job_spec.h"
 
 namespace terrace {

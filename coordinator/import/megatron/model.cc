@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/import/megatron_model.h"
+#include "coordinator/import/megatron/model.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/import/megatron_defaults.h"
+#include "coordinator/import/megatron/defaults.h"
 
 #include <iterator>
 #include <string>

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "coordinator/import/draft.h"
-#include "coordinator/import/megatron_line.h"
+#include "coordinator/import/megatron/line.h"
 
 namespace terrace {
 

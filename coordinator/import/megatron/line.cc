@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/import/megatron_line.h"
+#include "coordinator/import/megatron/line.h"
 
 #include <cmath>
 
@@ -52,6 +52,9 @@ absl::StatusOr<MegatronLine> MegatronLine::Parse(std::string_view text) {
         " words such as '--tensor-model-parallel-size 8 --micro-batch-size 1'"));
   }
   for (size_t i = 0; i < line.flags_.size(); ++i) line.by_name_[line.flags_[i].name] = i;
+  // The other name of the length, which Megatron-LM takes in place of it.
+  const auto other = line.by_name_.find("encoder-seq-length");
+  if (other != line.by_name_.end()) line.by_name_.emplace("seq-length", other->second);
   return line;
 }
 

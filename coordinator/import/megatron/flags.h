@@ -22,7 +22,7 @@ struct MegatronFlag {
 
 const std::vector<MegatronFlag>& MegatronFlags();
 
-// Flags that describe the model; the model's config is made of them (megatron.cc).
+// Flags that describe the model; the model's config is made of them (model.h).
 const std::vector<std::string_view>& MegatronModelFlags();
 
 }  // namespace terrace

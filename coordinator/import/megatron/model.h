@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/import/draft.h"
-#include "coordinator/import/megatron_line.h"
+#include "coordinator/import/megatron/line.h"
 
 namespace terrace {
 

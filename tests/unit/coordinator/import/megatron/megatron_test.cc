@@ -1,7 +1,7 @@
 // Megatron-LM's flags become a job spec, model included.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/import/megatron.h"
+#include "coordinator/import/megatron/megatron.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -426,6 +426,35 @@ torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} $TRAINING_ARGS \
   EXPECT_EQ(spec.layout().tp(), 2u);
   EXPECT_EQ(spec.resources().devices_per_node(), 8u);
   EXPECT_THAT(spec.model().config_json(), HasSubstr("\"head_dim\": 64"));
+}
+
+TEST(MegatronTest, StagesOfUnequalLengthAreKept) {
+  const std::string stages = absl::StrCat(
+      "--num-layers 28 --hidden-size 256 --num-attention-heads 4 --pipeline-model-parallel-size 4 ",
+      "--decoder-first-pipeline-num-layers ");
+  const v1::JobSpec both =
+      Spec(Import(stages + "5 --decoder-last-pipeline-num-layers 3", {.model = "gpt2"}));
+  EXPECT_THAT(both.layout().stage_layers(), testing::ElementsAre(5, 10, 10, 3));
+  EXPECT_THAT(Spec(Import(stages + "4", {.model = "gpt2"})).layout().stage_layers(),
+              testing::ElementsAre(4, 8, 8, 8));
+  const auto uneven = ByName(Import(stages + "5", {.model = "gpt2"}));
+  EXPECT_EQ(uneven.at("--decoder-first-pipeline-num-layers").fate, Fate::kAbsent);
+}
+
+TEST(MegatronTest, OldNamesAreRefusedWithTheNewOnes) {
+  const auto error = [](std::string_view flags) {
+    return std::string(ImportMegatron(flags, {}).status().message());
+  };
+  EXPECT_THAT(error("--batch-size 8"), HasSubstr("--batch-size: got the flag, must be --micro"));
+  EXPECT_THAT(error("--model-parallel-size 8"), HasSubstr("--tensor-model-parallel-size"));
+  EXPECT_THAT(error("--yaml-cfg a.yaml"), HasSubstr("which is not read"));
+}
+
+TEST(MegatronTest, TheOtherNameOfTheLengthIsRead) {
+  const v1::JobSpec spec = Spec(
+      Import("--num-layers 2 --hidden-size 256 --num-attention-heads 4 --encoder-seq-length 2048 "
+             "--max-position-embeddings 4096"));
+  EXPECT_EQ(spec.data().sequence_length(), 2048);
 }
 
 TEST(MegatronTest, UnknownFlagsNameTheNearestAndBadOnesTheRule) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/import/megatron_data.h"
+#include "coordinator/import/megatron/data.h"
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/import/megatron.h"
+#include "coordinator/import/megatron/megatron.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,12 +15,15 @@
 #include "absl/strings/str_join.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "base/utf8.h"
-#include "coordinator/import/megatron_data.h"
-#include "coordinator/import/megatron_defaults.h"
-#include "coordinator/import/megatron_flags.h"
-#include "coordinator/import/megatron_line.h"
-#include "coordinator/import/megatron_model.h"
+#include "coordinator/import/megatron/data.h"
+#include "coordinator/import/megatron/defaults.h"
+#include "coordinator/import/megatron/flags.h"
+#include "coordinator/import/megatron/groups.h"
+#include "coordinator/import/megatron/layout.h"
+#include "coordinator/import/megatron/line.h"
+#include "coordinator/import/megatron/model.h"
 
 namespace terrace {
 namespace {
@@ -35,8 +38,7 @@ class Importer {
     for (const MegatronWords& flag : line_.flags()) RETURN_IF_ERROR(Import(flag));
     if (context_.model.empty() && HasModel()) RETURN_IF_ERROR(SetMegatronModel(line_, &draft_));
     RETURN_IF_ERROR(SetWarmup());
-    RETURN_IF_ERROR(SetRecompute());
-    RETURN_IF_ERROR(SetInterleave());
+    RETURN_IF_ERROR(SetMegatronLayout(line_, &draft_));
     if (line_.Given("fp8-format")) draft_.Set("train.precision", "fp8");  // over --bf16
     if (!draft_.Has("train.precision")) draft_.Set("train.precision", "fp32");
     if (!draft_.Has("train.global_batch")) {
@@ -64,12 +66,23 @@ class Importer {
         return absl::OkStatus();
       }
     }
+    for (const MegatronFlag& group : MegatronGroups()) {
+      if (flag.name.starts_with(group.flag)) {
+        Known(group, flag);
+        return absl::OkStatus();
+      }
+    }
     draft_.Unknown("--" + flag.name, flag.value(), Suggestion(flag.name));
     return absl::OkStatus();
   }
 
   // Megatron-LM refuses these too.
   absl::Status CheckContradictions() const {
+    for (const auto& [flag, instead] : MegatronOldNames()) {
+      if (!line_.Given(std::string(flag))) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", Absl(flag), ": got the flag, must be ", Absl(instead)));
+    }
     for (const auto& [one, other] :
          {std::pair("bf16", "fp16"), std::pair("train-iters", "train-samples"),
           std::pair("lr-warmup-iters", "lr-warmup-fraction")}) {
@@ -134,6 +147,8 @@ class Importer {
     const char* note = nullptr;
     if (is_sgd && flag.name.starts_with("adam-")) note = "without effect with --optimizer sgd";
     if (!is_sgd && flag.name == "sgd-momentum") note = "without effect without --optimizer sgd";
+    const bool warms_up = line_.Given("lr-warmup-iters") || line_.Given("lr-warmup-fraction");
+    if (!warms_up && flag.name == "lr-warmup-init") note = "without effect without a warm-up";
     if (!is_wsd && flag.name.starts_with("lr-wsd-"))
       note = "without effect without --lr-decay-style WSD";
     if (note != nullptr) draft_.Automatic(setting, flag.value(), note);
@@ -154,8 +169,8 @@ class Importer {
     }
   }
 
-  // Flags whose values need more than being copied. Those read together are handled by the last of
-  // them (SetRecompute, SetInterleave).
+  // Flags whose values need more than being copied. Those read together are accounted for once all
+  // are read (SetWarmup, SetMegatronLayout).
   bool Special(const MegatronWords& flag) {
     const std::string setting = "--" + flag.name, value = flag.value();
     if (OfAnother(flag, setting)) return true;
@@ -216,7 +231,7 @@ class Importer {
     } else if (flag.name == "nproc_per_node" || flag.name == "nproc-per-node") {
       Count(flag, "resources.devices_per_node");
     } else {
-      return Deferred(flag);
+      return flag.name == "lr-warmup-fraction" || IsMegatronLayoutFlag(flag.name);
     }
     return true;
   }
@@ -322,55 +337,6 @@ class Importer {
       draft_.Mapped("--lr-warmup-fraction", value, "train.schedule.warmup_steps",
                     absl::StrCat(std::llround(fraction * static_cast<double>(decay))));
     }
-    return absl::OkStatus();
-  }
-
-  static bool Deferred(const MegatronWords& flag) {
-    return flag.name == "lr-warmup-fraction" || flag.name == "recompute-granularity" ||
-           flag.name == "recompute-method" || flag.name == "recompute-num-layers" ||
-           flag.name == "recompute-modules" ||
-           flag.name == "num-layers-per-virtual-pipeline-stage" ||
-           flag.name == "num-virtual-stages-per-pipeline-rank";
-  }
-
-  absl::Status SetRecompute() {
-    if (!line_.Given("recompute-granularity")) return absl::OkStatus();
-    const std::string granularity = line_.Value("recompute-granularity");
-    const std::string method =
-        line_.Given("recompute-method") ? line_.Value("recompute-method") : "";
-    ASSIGN_OR_RETURN(const int64_t every, line_.Number("recompute-num-layers", 1));
-    if (granularity == "selective") {
-      draft_.Mapped("--recompute-granularity", granularity, "layout.recompute", "selective",
-                    "norms and activations; flash attention computes its scores again anyway");
-      return absl::OkStatus();
-    }
-    if (method == "uniform" && every > 1) {
-      draft_.Mapped("--recompute-granularity", granularity, "layout.recompute", "every");
-      draft_.Mapped("--recompute-num-layers", absl::StrCat(every), "layout.recompute_every",
-                    absl::StrCat(every));
-      return absl::OkStatus();
-    }
-    draft_.Mapped("--recompute-granularity", granularity, "layout.recompute", "block",
-                  method == "block" && every > 0
-                      ? absl::StrCat("of all layers, not only ", every,
-                                     " a stage: layout.recompute_layers says it layer by layer")
-                      : "");
-    return absl::OkStatus();
-  }
-
-  absl::Status SetInterleave() {
-    ASSIGN_OR_RETURN(const int64_t per_chunk,
-                     line_.Number("num-layers-per-virtual-pipeline-stage", 0));
-    ASSIGN_OR_RETURN(int64_t chunks, line_.Number("num-virtual-stages-per-pipeline-rank", 0));
-    ASSIGN_OR_RETURN(const int64_t layers, line_.Number("num-layers", 0));
-    ASSIGN_OR_RETURN(const int64_t stages, line_.Number("pipeline-model-parallel-size", 1));
-    if (per_chunk > 0 && layers > 0) chunks = layers / std::max<int64_t>(1, stages) / per_chunk;
-    if (chunks <= 1) return absl::OkStatus();
-    draft_.Set("layout.schedule", "interleaved");
-    draft_.Mapped(per_chunk > 0 ? "--num-layers-per-virtual-pipeline-stage"
-                                : "--num-virtual-stages-per-pipeline-rank",
-                  absl::StrCat(per_chunk > 0 ? per_chunk : chunks), "layout.interleave",
-                  absl::StrCat(chunks), "with schedule: interleaved");
     return absl::OkStatus();
   }
 
