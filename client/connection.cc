@@ -109,6 +109,9 @@ class GrpcConnection final : public Connection {
     *held.mutable_submission() = request;
     return JobOf(&v1::HoldService::Stub::SubmitHeld, held, kPlanTimeout);
   }
+  absl::StatusOr<v1::Job> SubmitMember(const v1::SubmitMemberRequest& request) override {
+    return JobOf(&v1::QueueService::Stub::SubmitMember, request, kPlanTimeout);
+  }
   absl::StatusOr<v1::Job> Get(const std::string& id) override {
     v1::GetJobRequest request;
     request.set_id(id);
@@ -137,6 +140,12 @@ class GrpcConnection final : public Connection {
     v1::ResumeJobRequest request;
     request.set_id(id);
     return JobOf(&v1::JobService::Stub::Resume, request);
+  }
+  absl::StatusOr<v1::Job> Requeue(const std::string& id, bool force) override {
+    v1::RequeueRequest request;
+    request.set_id(id);
+    request.set_force(force);
+    return JobOf(&v1::QueueService::Stub::Requeue, request);
   }
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) override {
     v1::ExplainResponse response;

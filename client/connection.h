@@ -33,11 +33,14 @@ class Connection {
   // A job that is held is PAUSED until it is resumed; one with dependencies starts after them.
   virtual absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold = false,
                                          const std::vector<v1::Dependency>& dependencies = {}) = 0;
+  // One job of an array; with dry_run it is only checked and planned.
+  virtual absl::StatusOr<v1::Job> SubmitMember(const v1::SubmitMemberRequest& request) = 0;
   virtual absl::StatusOr<v1::Job> Get(const std::string& id) = 0;
   virtual absl::StatusOr<v1::ListJobsResponse> List(bool all) = 0;
   virtual absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) = 0;
   virtual absl::StatusOr<v1::Job> Pause(const std::string& id, bool force) = 0;
   virtual absl::StatusOr<v1::Job> Resume(const std::string& id) = 0;
+  virtual absl::StatusOr<v1::Job> Requeue(const std::string& id, bool force) = 0;
   virtual absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) = 0;
   virtual absl::StatusOr<v1::ListNodesResponse> ListNodes() = 0;
   virtual absl::StatusOr<v1::DrainedNode> Drain(const v1::DrainRequest& request) = 0;

@@ -45,15 +45,23 @@ struct MemoryOptions {
 };
 struct CancelOptions {
   std::vector<std::string> jobs;
+  bool arrays = false;  // also all others of the arrays that the jobs are of
   bool force = false;
 };
 struct PauseOptions {
   std::vector<std::string> jobs;
+  bool arrays = false;  // as of CancelOptions
   bool force = false;
   bool wait = false;  // until each is paused
 };
 struct ResumeOptions {
   std::vector<std::string> jobs;
+  bool arrays = false;  // as of CancelOptions
+};
+struct RequeueOptions {
+  std::vector<std::string> jobs;
+  bool arrays = false;  // as of CancelOptions
+  bool force = false;
 };
 struct DrainOptions {
   std::string node;  // empty: those that are drained are listed
@@ -86,6 +94,8 @@ struct SubmitOptions {
   bool hold = false;  // PAUSED until it is resumed
   // Jobs that must have ended before it starts: with success, in any way, without success.
   std::vector<std::string> after, after_any, after_failed;
+  std::vector<std::string> sweeps;  // "train.optimizer.lr=1e-4,3e-4": a job for each combination
+  uint32_t running_max = 0;         // of them may hold devices at a time; 0: any number
 };
 struct PlanOptions {
   std::string spec_path;

@@ -28,12 +28,17 @@ Waiting::~Waiting() {
   thread_.join();
 }
 
+void Waiting::Say(std::string what) {
+  const std::lock_guard lock(mutex_);
+  what_ = std::move(what);
+}
+
 void Waiting::Run() {
   std::unique_lock lock(mutex_);
   int seconds = 0;
   while (!ended_.wait_for(lock, std::chrono::seconds(1), [this] { return done_; })) {
     if (++seconds < kSilentSeconds) continue;
-    std::fprintf(stderr, "\r%s, %d s ", what_.c_str(), seconds);
+    std::fprintf(stderr, "\r%s, %d s \033[K", what_.c_str(), seconds);
     std::fflush(stderr);
   }
   if (seconds >= kSilentSeconds) std::fprintf(stderr, "\r\033[K");

@@ -19,10 +19,13 @@ class Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
+  // From now on it is this that is waited for.
+  void Say(std::string what);
+
  private:
   void Run();
 
-  const std::string what_;
+  std::string what_;
   std::mutex mutex_;
   std::condition_variable ended_;
   bool done_ = false;

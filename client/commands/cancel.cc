@@ -9,6 +9,7 @@ namespace terrace {
 
 int CancelCommand(const GlobalOptions& global, const CancelOptions& options) {
   JobChange change;
+  change.arrays = options.arrays;
   change.ask = [&](Connection& connection, const std::string& job) {
     return connection.Cancel(job, options.force);
   };

@@ -4,9 +4,34 @@
 #include <set>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "client/print.h"
 
 namespace terrace {
+namespace {
+
+// In order of submission.
+absl::StatusOr<std::vector<std::string>> WithArrays(Connection& connection,
+                                                    const std::vector<std::string>& jobs) {
+  std::set<std::string> arrays;
+  for (const std::string& id : jobs) {
+    ASSIGN_OR_RETURN(const v1::Job job, connection.Get(id));
+    if (!job.has_array())
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--array: got ", id, ", must be a job of an array (terrace submit --sweep)"));
+    arrays.insert(job.array().array());
+  }
+  ASSIGN_OR_RETURN(const v1::ListJobsResponse all, connection.List(/*all=*/false));
+  std::vector<std::string> named;
+  for (const v1::Job& job : all.jobs()) {
+    if (job.has_array() && arrays.contains(job.array().array())) named.push_back(job.id());
+  }
+  return named;
+}
+
+}  // namespace
 
 int ChangeJobs(const GlobalOptions& global, const std::vector<std::string>& jobs,
                const JobChange& change) {
@@ -27,7 +52,10 @@ int ChangeJobs(const GlobalOptions& global, const std::vector<std::string>& jobs
   };
   std::vector<v1::Job> asked;  // to be waited for
   std::set<std::string> seen;
-  for (const std::string& id : jobs) {
+  const absl::StatusOr<std::vector<std::string>> named =
+      change.arrays ? WithArrays(**connection, jobs) : jobs;
+  if (!named.ok()) return Fail(global, named.status());
+  for (const std::string& id : *named) {
     if (!seen.insert(id).second) continue;
     absl::StatusOr<v1::Job> job = change.ask(**connection, id);
     if (job.ok() && change.await) {

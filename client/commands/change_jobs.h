@@ -16,6 +16,7 @@
 namespace terrace {
 
 struct JobChange {
+  bool arrays = false;  // also all others, not ended, of the arrays that the jobs are of
   std::function<absl::StatusOr<v1::Job>(Connection& connection, const std::string& job)> ask;
   // Called when all have been asked; what it returns is shown. Empty: there is nothing to wait for.
   std::function<absl::StatusOr<v1::Job>(Connection& connection, v1::Job job)> await;

@@ -4,7 +4,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "client/options.h"
+#include "proto/v1/job.pb.h"
 
 namespace terrace {
 
@@ -19,6 +22,11 @@ int TraceCommand(const GlobalOptions& global, const TraceOptions& options);
 int CancelCommand(const GlobalOptions& global, const CancelOptions& options);
 int PauseCommand(const GlobalOptions& global, const PauseOptions& options);
 int ResumeCommand(const GlobalOptions& global, const ResumeOptions& options);
+int RequeueCommand(const GlobalOptions& global, const RequeueOptions& options);
+// Submits an array of jobs; `terrace sweep` shows one.
+int SubmitSweep(const GlobalOptions& global, const SubmitOptions& options,
+                const std::vector<v1::Dependency>& dependencies);
+int SweepCommand(const GlobalOptions& global, const JobOptions& options);
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 int EvaluateCommand(const GlobalOptions& global, const EvaluateOptions& options);
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);

@@ -235,7 +235,7 @@ class CommandLine {
     return CompilerToolCommand(global_, {arguments});
   }
 
-  void AddServiceCommands() {
+  void AddSubmit() {
     CLI::App* submit = app_.add_subcommand("submit", "Hand a job to the coordinator");
     submit->add_option("spec", submit_.spec_path, "Job spec (YAML)")->required();
     submit->add_flag("--watch", submit_.watch, "Then watch it");
@@ -249,8 +249,24 @@ class CommandLine {
     after("--after-any", submit_.after_any, "It starts after these jobs have ended in any way");
     after("--after-failed", submit_.after_failed,
           "It starts after these jobs have failed or were cancelled");
+    CLI::Option* sweep =
+        submit
+            ->add_option("--sweep", submit_.sweeps,
+                         "A job for each of these values of a key; may be given again, for all "
+                         "combinations")
+            ->type_name("KEY=VALUE,...")
+            ->allow_extra_args(false)
+            ->excludes("--watch");
+    submit
+        ->add_option("--max-running", submit_.running_max,
+                     "Of a sweep: jobs that hold devices at a time")
+        ->check(CLI::PositiveNumber)
+        ->needs(sweep);
     On(submit, [this] { return SubmitCommand(global_, submit_); });
+  }
 
+  void AddServiceCommands() {
+    AddSubmit();
     CLI::App* list = app_.add_subcommand("ls", "List jobs");
     list->add_flag("-a,--all", list_.all, "Also those that have ended");
     On(list, [this] { return ListCommand(global_, list_); });
@@ -258,6 +274,11 @@ class CommandLine {
     CLI::App* status = app_.add_subcommand("status", "Show one job");
     status->add_option("job", job_.job, "Job id")->required();
     On(status, [this] { return StatusCommand(global_, job_); });
+
+    CLI::App* sweep_table =
+        app_.add_subcommand("sweep", "Compare the jobs of a sweep in one table");
+    sweep_table->add_option("job", job_.job, "Any of its jobs")->required();
+    On(sweep_table, [this] { return SweepCommand(global_, job_); });
 
     CLI::App* watch = app_.add_subcommand("watch", "Follow a job until it ends");
     watch->add_option("job", watch_.job, "Job id")->required();
@@ -302,10 +323,15 @@ class CommandLine {
     return command;
   }
 
+  static void AddArray(CLI::App* command, bool& arrays) {
+    command->add_flag("--array", arrays, "Also all others of the sweep that a job is of");
+  }
+
   void AddChanges() {
     CLI::App* cancel =
         AddJobs(app_.add_subcommand("cancel", "Stop jobs after a checkpoint"), cancel_.jobs);
     cancel->add_flag("--force", cancel_.force, "At once, without a checkpoint");
+    AddArray(cancel, cancel_.arrays);
     On(cancel, [this] { return CancelCommand(global_, cancel_); });
 
     CLI::App* pause =
@@ -315,11 +341,21 @@ class CommandLine {
                 pause_.jobs);
     pause->add_flag("--force", pause_.force, "At once: they go on from their last checkpoint");
     pause->add_flag("--wait", pause_.wait, "Until they are paused");
+    AddArray(pause, pause_.arrays);
     On(pause, [this] { return PauseCommand(global_, pause_); });
 
     CLI::App* resume = AddJobs(
         app_.add_subcommand("resume", "Let paused jobs go on where they were"), resume_.jobs);
+    AddArray(resume, resume_.arrays);
     On(resume, [this] { return ResumeCommand(global_, resume_); });
+
+    CLI::App* requeue =
+        AddJobs(app_.add_subcommand(
+                    "requeue", "Let jobs free their devices after a checkpoint and wait again"),
+                requeue_.jobs);
+    requeue->add_flag("--force", requeue_.force, "At once: they go on from their last checkpoint");
+    AddArray(requeue, requeue_.arrays);
+    On(requeue, [this] { return RequeueCommand(global_, requeue_); });
   }
 
   void AddDrain() {
@@ -501,6 +537,7 @@ class CommandLine {
   CancelOptions cancel_;
   PauseOptions pause_;
   ResumeOptions resume_;
+  RequeueOptions requeue_;
   DrainOptions drain_;
   bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;

@@ -55,6 +55,7 @@ void Tell(const v1::Job& job) {
 
 int PauseCommand(const GlobalOptions& global, const PauseOptions& options) {
   JobChange change;
+  change.arrays = options.arrays;
   change.ask = [&](Connection& connection, const std::string& job) {
     return connection.Pause(job, options.force);
   };
@@ -69,6 +70,7 @@ int PauseCommand(const GlobalOptions& global, const PauseOptions& options) {
 int ResumeCommand(const GlobalOptions& global, const ResumeOptions& options) {
   std::set<std::string> not_paused;
   JobChange change;
+  change.arrays = options.arrays;
   change.ask = [&](Connection& connection, const std::string& id) -> absl::StatusOr<v1::Job> {
     ASSIGN_OR_RETURN(const v1::Job before, connection.Get(id));
     if (before.state() != v1::PAUSED && !before.pause_requested()) not_paused.insert(id);
@@ -83,6 +85,23 @@ int ResumeCommand(const GlobalOptions& global, const ResumeOptions& options) {
       std::printf("%s starts again once it has stopped for its pause\n", id);
     } else {
       std::printf("%s is resumed and %s; watch it with: terrace watch %s\n", id, state.c_str(), id);
+    }
+  };
+  return ChangeJobs(global, options.jobs, change);
+}
+
+int RequeueCommand(const GlobalOptions& global, const RequeueOptions& options) {
+  JobChange change;
+  change.arrays = options.arrays;
+  change.ask = [&](Connection& connection, const std::string& job) {
+    return connection.Requeue(job, options.force);
+  };
+  change.tell = [](const v1::Job& job) {
+    const char* id = job.id().c_str();
+    if (job.resume_requested()) {
+      std::printf("%s stops after this step, with a checkpoint, and waits in the queue\n", id);
+    } else {
+      std::printf("%s is %s\n", id, std::string(StateName(job.state())).c_str());
     }
   };
   return ChangeJobs(global, options.jobs, change);

@@ -13,6 +13,7 @@
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
+#include "client/sweep.h"
 #include "proto/report/plan_text.h"
 
 namespace terrace {
@@ -122,6 +123,7 @@ void PrintHang(const v1::Job& job, int64_t now_ms) {
 }
 
 void PrintRestarts(const v1::Job& job, int64_t now_ms) {
+  if (job.preemptions() > 0) Line("preempted", absl::StrCat(job.preemptions(), " times"));
   Line("restarts", absl::StrCat(job.restarts()));
   constexpr int kShown = 4;
   for (int i = std::max(0, job.last_restarts_size() - kShown); i < job.last_restarts_size(); ++i) {
@@ -145,6 +147,10 @@ void PrintStatus(const v1::Job& job) {
   Line("message", job.message());
   PrintWaits(job, now_ms);
   Line("after", AfterText(job));
+  if (job.has_array()) {
+    Line("sweep", absl::StrCat("job ", job.array().index() + 1, " of ", job.array().size(), " of ",
+                               job.array().array(), ": ", ValuesText(job.array())));
+  }
   PrintHang(job, now_ms);
   Line("submitted", FormatAge(job.submitted_unix_ms(), now_ms) + " ago" +
                         (job.owner().empty() ? "" : " by " + job.owner()));

@@ -42,6 +42,7 @@ void TellLimit(const v1::Job& job) {
 }  // namespace
 
 int SubmitCommand(const GlobalOptions& global, const SubmitOptions& options) {
+  if (!options.sweeps.empty()) return SubmitSweep(global, options, DependenciesOf(options));
   const auto request = ReadSpecFile(options.spec_path);
   if (!request.ok()) return Fail(global, request.status());
   const auto connection = Connection::Open(global);

@@ -173,6 +173,13 @@ void AddQueueFlags(CLI::App& app, QueueOptions& queue) {
   app.add_option("--quota-devices", queue.devices_quota,
                  "devices that the jobs of one user may hold together; any number if absent")
       ->check(CLI::PositiveNumber);
+  app.add_option(
+         "--preempt-priority", queue.preempt_priority,
+         "a job may take the devices of jobs whose priority is so much lower, which write a "
+         "checkpoint and wait again; of none if absent")
+      ->check(CLI::Range(2u, 2000u));
+  span("--preempt-exempt", 0, queue.preempt_exempt_seconds,
+       "that a job has had its devices for before they can be taken (5m)");
   const auto read_quotas = [&queue](const std::vector<std::string>& quotas) {
     for (const std::string& text : quotas) {
       const std::string wrong = ReadQuota(text, &queue);

@@ -31,6 +31,7 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
     request.mutable_read_spec()->set_yaml(yaml);
     request.mutable_read_spec()->set_base_directory(base_directory);
     request.mutable_read_spec()->set_to_train(to_train);
+    if (member.size() > 0) *request.mutable_read_spec()->mutable_member() = member;
     if (!to_train) return Read(std::move(request));
     control.loop().Post([self = shared_from_this(), request = std::move(request)]() mutable {
       for (std::string& directory : self->control.reconciler().CheckpointDirectories()) {
@@ -46,6 +47,8 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
       self->spec = std::move(*read->mutable_spec());
       absl::Status admitted = self->control.reconciler().Admit(&self->spec);
       if (admitted.ok()) admitted = self->control.reconciler().CheckAfter(self->after);
+      if (admitted.ok())
+        admitted = self->control.reconciler().CheckMember(self->member, self->owner);
       if (!admitted.ok()) return self->done(admitted);
       if (const std::string& taken = read->taken_directory(); !taken.empty()) {
         const std::string& directory = self->spec.checkpoint().directory();
@@ -93,7 +96,10 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
   std::optional<v1::EvaluateWork> evaluate;
   std::function<void(const v1::EvaluationProgress&)> tell;
   bool to_train = false;
-  Dependencies after;  // of a job that is submitted
+  // Of a job that is submitted.
+  Dependencies after;
+  v1::ArrayMember member;
+  std::string owner;
   v1::JobSpec spec;
   bool placeable = false;
   std::function<void(Answer)> done;
@@ -175,6 +181,8 @@ void Submit(Control& control, const v1::SubmitRequest& request, const Submitted&
   auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
   pipeline->to_train = !request.dry_run();
   pipeline->after = as.after;
+  pipeline->member = as.member;
+  pipeline->owner = as.owner;
   pipeline->done = [pipe = pipeline.get(), &control, as, dry_run = request.dry_run(),
                     done = std::move(done)](Answer planned) {
     if (!planned.ok()) return done(planned.status());

@@ -21,8 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/scheduler.h"
+#include "coordinator/life/job_state.h"
 #include "proto/v1/worker.pb.h"
 
 namespace terrace {

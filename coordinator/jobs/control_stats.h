@@ -59,6 +59,7 @@ struct ControlStats {
   std::map<std::string, int64_t> adjustments;  // by fallback
   std::map<std::string, int64_t> hangs;        // by what the process did (HangLabel)
   int64_t slow_ranks = 0;                      // that were told
+  int64_t preemptions = 0;                     // of jobs, by others
   int64_t time_limits = 0;                     // that jobs reached
   Histogram queue_seconds{{0.1, 1, 10, 60, 600, 3600, 21600, 86400}};
   Histogram first_step_seconds{{1, 5, 10, 30, 60, 300, 1800, 3600, 86400}};

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/jobs/job_state.h"
+#include "coordinator/life/job_state.h"
 
 namespace terrace {
 namespace {

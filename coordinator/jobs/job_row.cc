@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/jobs/job_row.h"
 
-#include "coordinator/jobs/job_state.h"
+#include "coordinator/life/job_state.h"
 #include "proto/report/layout_text.h"
 
 namespace terrace {

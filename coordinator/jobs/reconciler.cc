@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "coordinator/jobs/time_limit.h"
+#include "coordinator/life/time_limit.h"
 
 namespace terrace {
 namespace {
@@ -84,6 +84,13 @@ absl::StatusOr<v1::Job> Reconciler::Pause(std::string_view id, bool force) {
 }
 
 absl::StatusOr<v1::Job> Reconciler::Resume(std::string_view id) { return Ask(id, ResumeAsked{}); }
+
+absl::StatusOr<v1::Job> Reconciler::Requeue(std::string_view id, bool force) {
+  ASSIGN_OR_RETURN(v1::Job job, Ask(id, RequeueAsked{force}));
+  if (Entry* entry = Find(id); entry != nullptr && job.state() == v1::QUEUED)
+    entry->broken.clear();  // as of Pause
+  return job;
+}
 
 absl::StatusOr<v1::Job> Reconciler::Ask(std::string_view id, const JobInput& input) {
   RETURN_IF_ERROR(Get(id).status());

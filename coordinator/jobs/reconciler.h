@@ -38,14 +38,15 @@
 #include "coordinator/history/history.h"
 #include "coordinator/jobs/cluster.h"
 #include "coordinator/jobs/control_stats.h"
-#include "coordinator/jobs/dependencies.h"
 #include "coordinator/jobs/job_index.h"
 #include "coordinator/jobs/job_row.h"
-#include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/pace.h"
 #include "coordinator/jobs/rendezvous.h"
+#include "coordinator/life/dependencies.h"
+#include "coordinator/life/job_state.h"
 #include "coordinator/queue/fair_share.h"
 #include "coordinator/queue/options.h"
+#include "coordinator/queue/preempt.h"
 #include "coordinator/store/store.h"
 #include "proto/v1/drain.pb.h"
 #include "proto/v1/queue.pb.h"
@@ -97,9 +98,10 @@ class ControlPorts {
 
 // How a job is submitted.
 struct Submitted {
-  bool held = false;   // PAUSED from its beginning, until it is resumed
-  std::string owner;   // who asks; empty: nobody knows
-  Dependencies after;  // jobs that must have ended before it starts
+  bool held = false;       // PAUSED from its beginning, until it is resumed
+  std::string owner;       // who asks; empty: nobody knows
+  Dependencies after;      // jobs that must have ended before it starts
+  v1::ArrayMember member;  // without a size: it is of no array
 };
 
 class Reconciler {
@@ -132,6 +134,9 @@ class Reconciler {
                                  const Submitted& as = {});
   // As dependencies.h has it, of a job that would be submitted now.
   absl::Status CheckAfter(const Dependencies& dependencies) const;
+  // INVALID_ARGUMENT: no array has such a job. NOT_FOUND: there is no such array.
+  // PERMISSION_DENIED: it is another's.
+  absl::Status CheckMember(const v1::ArrayMember& member, std::string_view owner) const;
   // Fills in what the spec leaves to this coordinator. INVALID_ARGUMENT: it asks for what this
   // coordinator does not allow.
   absl::Status Admit(v1::JobSpec* spec) const;
@@ -143,6 +148,7 @@ class Reconciler {
   absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Pause(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Resume(std::string_view id);
+  absl::StatusOr<v1::Job> Requeue(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Get(std::string_view id) const;
   // Of a job that there is: SUCCEEDED, FAILED or CANCELLED.
   bool IsOver(std::string_view id) const { return !jobs_.contains(id); }
@@ -327,9 +333,23 @@ class Reconciler {
   std::optional<OwnerUsage> Released(const v1::Job& before, const v1::Job& after) const;
   // By which the queue is ordered, as of the last run through it.
   double PriorityOf(const v1::Job& job, int64_t unix_ms) const;
-  // The jobs that wait as the queue takes them, and their owners.
-  std::vector<QueuedJob> QueueNow(const std::vector<const v1::Job*>& waiting, int64_t unix_ms,
-                                  std::vector<QueueOwner>* owners);
+  // The jobs that wait as the queue takes them, their owners and their arrays.
+  struct QueueView {
+    std::vector<QueuedJob> jobs;
+    std::vector<QueueOwner> owners;
+    std::vector<QueueArray> arrays;
+  };
+  QueueView QueueNow(const std::vector<const v1::Job*>& waiting, int64_t unix_ms);
+  void AddArrays(const std::vector<const v1::Job*>& waiting, QueueView* view) const;
+  // Jobs that give their devices back for one of a higher priority, which waits as `story` says;
+  // reconciler_preempt.cc.
+  void PreemptFor(const v1::Job& job, const Need& need, const WaitStory& story,
+                  const std::vector<QueueNode>& nodes, int64_t unix_ms);
+  // The story with the jobs that stop for it.
+  std::shared_ptr<const WaitStory> WithStopping(std::string_view job,
+                                                std::shared_ptr<const WaitStory> story) const;
+  std::vector<HeldGang> GangsUnder(int32_t priority, const std::vector<QueueNode>& nodes,
+                                   int64_t unix_ms, std::vector<std::string>* ids) const;
   // What must happen before it may take devices; empty: nothing.
   std::string WaitsFirst(const v1::Job& job) const;
   // Jobs whose dependencies can never be met any more end.

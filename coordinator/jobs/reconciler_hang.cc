@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "coordinator/jobs/hang.h"
 #include "coordinator/jobs/reconciler.h"
 #include "coordinator/layout/rules.h"
+#include "coordinator/life/hang.h"
 #include "proto/program/grid.h"
 
 // Ranks that hang, and slow ones.

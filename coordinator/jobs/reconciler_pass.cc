@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "coordinator/jobs/gang_failure.h"
 #include "coordinator/jobs/reconciler.h"
 #include "coordinator/layout/rules.h"
+#include "coordinator/life/gang_failure.h"
 #include "proto/program/grid.h"
 #include "proto/spec_changes.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -14,6 +15,12 @@ namespace {
 
 // Of a queue in which nothing happens: priorities age, and estimates move.
 constexpr int64_t kPlaceAgainNs = 10'000'000'000;
+
+// Nobody is ahead of it on the workers that could hold it.
+bool WaitsForDevicesAlone(const WaitStory& story) {
+  return std::all_of(story.reasons.begin(), story.reasons.end(),
+                     [](const WaitReason& reason) { return reason.what == WaitFor::kDevices; });
+}
 
 }  // namespace
 
@@ -58,20 +65,29 @@ void Reconciler::PlaceJobs() {
   const std::vector<const v1::Job*> waiting = WaitingJobs();
   if (waiting.empty()) return;
   const int64_t unix_ms = clock_.UnixMillis();
-  std::vector<QueueOwner> owners;
-  const std::vector<QueuedJob> jobs = QueueNow(waiting, unix_ms, &owners);
+  QueueView queue = QueueNow(waiting, unix_ms);
   const std::vector<QueueNode> nodes = FreeNodes(unix_ms);
   bool placed = false;
-  for (QueueDecision& decision : ScheduleQueue(jobs, nodes, unix_ms, owners)) {
+  // The first of their pools, for which nothing is kept but free devices.
+  std::vector<std::pair<size_t, std::shared_ptr<const WaitStory>>> first;
+  for (QueueDecision& decision :
+       ScheduleQueue(queue.jobs, nodes, unix_ms, queue.owners, queue.arrays)) {
     const std::string id = waiting[decision.job]->id();
     if (decision.ranks.empty()) {
-      Wait(*Find(id), std::move(decision.waits));
+      if (WaitsForDevicesAlone(*decision.waits)) first.emplace_back(decision.job, decision.waits);
+      Wait(*Find(id), WithStopping(id, std::move(decision.waits)));
     } else if (absl::Status status = Update(id, Placed{PlacementOf(decision, nodes)});
                status.ok()) {
       placed = true;
     } else {
       log::Warn("job ", id, " cannot be placed: ", status.message());
     }
+  }
+  if (placed) {
+    place_due_ = true;  // whom devices are taken from is decided when nothing else is placed
+  } else {
+    for (const auto& [job, story] : first)
+      PreemptFor(*waiting[job], queue.jobs[job].need, *story, nodes, unix_ms);
   }
   place_pace_.Took(begun_ns, clock_.MonotonicNanos());
   if (placed) ObserveJobs();  // sends the start commands

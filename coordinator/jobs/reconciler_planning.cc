@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
-#include "coordinator/jobs/time_limit.h"
+#include "coordinator/life/time_limit.h"
 
 // From a spec to a planned job in the store.
 namespace terrace {
@@ -75,10 +75,15 @@ absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
   RETURN_IF_ERROR(
       CheckDirectoryIsFree(spec.checkpoint().directory(), spec.checkpoint().directory()));
   RETURN_IF_ERROR(CheckAfter(as.after));
+  RETURN_IF_ERROR(CheckMember(as.member, as.owner));
   const std::string id = absl::StrCat(spec.name(), "-", last_number_ + 1);
   Entry entry{.job = NewJob(id, spec, clock_.UnixMillis())};
   entry.job.set_owner(as.owner);
   *entry.job.mutable_dependencies() = as.after;
+  if (as.member.size() > 0) {
+    *entry.job.mutable_array() = as.member;
+    if (as.member.array().empty()) entry.job.mutable_array()->set_array(id);
+  }
   JobInput input = planned.ok() ? JobInput(Planned{planned->plan})
                                 : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
                                                     std::string(planned.status().message())});

@@ -7,10 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "coordinator/jobs/dependencies.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
 #include "coordinator/jobs/reconciler.h"
-#include "coordinator/jobs/time_limit.h"
+#include "coordinator/life/dependencies.h"
+#include "coordinator/life/time_limit.h"
 
 // What decides on a job's place in the queue beside free devices: the ends of other jobs, what its
 // owner has had, and quotas.
@@ -19,6 +22,12 @@ namespace {
 
 // Of an owner without jobs, less is forgotten.
 constexpr double kDeviceSecondsMin = 1;
+
+constexpr uint32_t kArrayJobsMax = 1000;
+constexpr int kArrayKeysMax = 16;
+constexpr size_t kArrayTextBytesMax = 500;  // of a key or value
+
+bool IsLine(const std::string& text) { return CleanLine(text, kArrayTextBytesMax) == text; }
 
 uint32_t DevicesOf(const v1::Job& job) {
   return HoldsDevices(job.state()) ? static_cast<uint32_t>(job.placement().ranks_size()) : 0;
@@ -103,8 +112,9 @@ double Reconciler::PriorityOf(const v1::Job& job, int64_t unix_ms) const {
                        share == fair_shares_.end() ? 1 : share->second, queue_);
 }
 
-std::vector<QueuedJob> Reconciler::QueueNow(const std::vector<const v1::Job*>& waiting,
-                                            int64_t unix_ms, std::vector<QueueOwner>* owners) {
+Reconciler::QueueView Reconciler::QueueNow(const std::vector<const v1::Job*>& waiting,
+                                           int64_t unix_ms) {
+  QueueView view;
   owners_ = OwnersNow(unix_ms);
   double total = 0;
   for (const auto& [name, owner] : owners_) total += owner.device_seconds;
@@ -112,18 +122,67 @@ std::vector<QueuedJob> Reconciler::QueueNow(const std::vector<const v1::Job*>& w
   std::map<std::string_view, size_t> index;
   for (const auto& [name, owner] : owners_) {
     fair_shares_[name] = FairShareFactor(owner.device_seconds, total, owners_.size());
-    index[name] = owners->size();
-    owners->push_back({name, owner.devices, queue_.QuotaOf(name)});
+    index[name] = view.owners.size();
+    view.owners.push_back({name, owner.devices, queue_.QuotaOf(name)});
   }
-  std::vector<QueuedJob> jobs;
-  jobs.reserve(waiting.size());
+  view.jobs.reserve(waiting.size());
   for (const v1::Job* job : waiting) {
-    QueuedJob& queued = jobs.emplace_back(QueuedJobOf(*job));
+    QueuedJob& queued = view.jobs.emplace_back(QueuedJobOf(*job));
     queued.priority = PriorityOf(*job, unix_ms);
     queued.owner = index.find(job->owner())->second;
     if (job->dependencies_size() > 0) queued.waits_first = WaitsFirst(*job);
   }
-  return jobs;
+  AddArrays(waiting, &view);
+  return view;
+}
+
+// ---- arrays -----------------------------------------------------------------------------------
+
+absl::Status Reconciler::CheckMember(const v1::ArrayMember& member, std::string_view owner) const {
+  if (member.size() == 0) return absl::OkStatus();
+  if (member.size() > kArrayJobsMax || member.index() >= member.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("array: got job ", member.index(), " of ",
+                                                   member.size(), ", must be one of at most ",
+                                                   kArrayJobsMax, ", counted from 0"));
+  }
+  const bool is_short = member.values_size() <= kArrayKeysMax &&
+                        std::all_of(member.values().begin(), member.values().end(),
+                                    [](const v1::ArrayMember::Value& value) {
+                                      return IsLine(value.key()) && IsLine(value.value());
+                                    });
+  if (!is_short) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("array: got a key or value that is longer than ", kArrayTextBytesMax,
+                     " bytes or no line of text, or more than ", kArrayKeysMax,
+                     " keys; must be fewer, or shorter"));
+  }
+  if (member.array().empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const v1::Job first, Get(member.array()));
+  if (first.array().array() != first.id()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("array: got ", member.array(), ", which is not the first job of an array"));
+  }
+  if (first.owner() == owner) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("array: got ", member.array(), ", which ", first.owner(), " submitted"));
+}
+
+void Reconciler::AddArrays(const std::vector<const v1::Job*>& waiting, QueueView* view) const {
+  std::map<std::string_view, size_t> index;
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    const v1::ArrayMember& member = waiting[i]->array();
+    if (member.running_max() == 0) continue;
+    const auto [known, is_new] = index.try_emplace(member.array(), view->arrays.size());
+    if (is_new)
+      view->arrays.push_back({.name = member.array(), .running_max = member.running_max()});
+    view->jobs[i].array = known->second;
+  }
+  if (index.empty()) return;
+  for (const std::string& id : index_.with_gang()) {
+    const v1::Job& job = jobs_.find(id)->second.job;
+    const auto of = index.find(job.array().array());
+    if (of != index.end() && HoldsDevices(job.state())) ++view->arrays[of->second].running;
+  }
 }
 
 v1::ListSharesResponse Reconciler::Shares() const {

@@ -3,7 +3,7 @@
 
 #include "base/status_macros.h"
 #include "coordinator/jobs/reconciler.h"
-#include "coordinator/jobs/time_limit.h"
+#include "coordinator/life/time_limit.h"
 
 // What is counted, and what /metrics shows of it.
 namespace terrace {

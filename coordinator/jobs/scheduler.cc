@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "coordinator/jobs/time_limit.h"
+#include "coordinator/life/time_limit.h"
 
 namespace terrace {
 namespace {
@@ -144,6 +144,8 @@ v1::Reason ReasonOf(WaitFor what) {
       return v1::REASON_DEPENDENCY;
     case WaitFor::kQuota:
       return v1::REASON_QUOTA;
+    case WaitFor::kArray:
+      return v1::REASON_ARRAY_LIMIT;
     case WaitFor::kPriority:
       return v1::REASON_PRIORITY;
     case WaitFor::kDevices:
@@ -153,6 +155,8 @@ v1::Reason ReasonOf(WaitFor what) {
 }
 
 int64_t PlannedEndMs(const v1::Job& job, int64_t now_ms) {
+  if (job.pause_requested() || job.cancel_requested())  // it stops after its present step
+    return now_ms + static_cast<int64_t>(job.progress().step_seconds() * 1000);
   const std::optional<double> seconds = PlannedSeconds(job, HeldSeconds(job, now_ms));
   return seconds.has_value() ? now_ms + static_cast<int64_t>(*seconds * 1000) : kUnknownMs;
 }

@@ -50,7 +50,7 @@ v1::Placement PlacementOf(const QueueDecision& decision, absl::Span<const QueueN
 v1::Reason ReasonOf(WaitFor what);
 
 // When a job that holds devices is planned to give them back: by its steps that are left and its
-// time limit. kUnknownMs: nobody can say.
+// time limit, or by its present step where it was asked to stop. kUnknownMs: nobody can say.
 int64_t PlannedEndMs(const v1::Job& job, int64_t now_ms);
 
 }  // namespace terrace

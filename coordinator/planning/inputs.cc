@@ -80,8 +80,9 @@ absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec)
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory) {
-  ASSIGN_OR_RETURN(v1::JobSpec spec, ParseJobSpec(yaml, base_directory));
+absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory,
+                                        const v1::ArrayMember& member) {
+  ASSIGN_OR_RETURN(v1::JobSpec spec, ParseJobSpec(yaml, base_directory, member));
   RETURN_IF_ERROR(ReadModelConfig(base_directory, &spec));
   RETURN_IF_ERROR(CheckInputs(spec));
   return spec;

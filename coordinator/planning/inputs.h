@@ -25,6 +25,7 @@ absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec)
 absl::Status CheckInputs(const v1::JobSpec& spec);
 
 // ParseJobSpec, then ReadModelConfig and CheckInputs.
-absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory);
+absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory,
+                                        const v1::ArrayMember& member = {});
 
 }  // namespace terrace

@@ -36,7 +36,8 @@ namespace {
 constexpr int kOomScore = 800;
 
 absl::Status ReadSpec(const v1::ReadSpecWork& work, v1::PlannerAnswer* answer) {
-  ASSIGN_OR_RETURN(*answer->mutable_spec(), ReadJobSpec(work.yaml(), work.base_directory()));
+  ASSIGN_OR_RETURN(*answer->mutable_spec(),
+                   ReadJobSpec(work.yaml(), work.base_directory(), work.member()));
   if (work.to_train()) {
     RETURN_IF_ERROR(CheckDataLengths(answer->spec()));
     const std::string& directory = answer->spec().checkpoint().directory();

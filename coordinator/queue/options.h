@@ -25,6 +25,12 @@ struct QueueOptions {
   uint32_t devices_quota = 0;
   std::map<std::string, uint32_t, std::less<>> devices_quota_of;  // in place of that, by user
 
+  // A job that waits may take the devices of jobs whose spec asks for a priority that is at least
+  // so much lower; 0: of none. From 2 on, since fair share adds up to 1.
+  uint32_t preempt_priority = 0;
+  // That a job has had its devices for before they can be taken.
+  int64_t preempt_exempt_seconds = 300;
+
   // Jobs of which nobody knows who submitted them have no quota.
   uint32_t QuotaOf(std::string_view owner) const {
     if (owner.empty()) return 0;

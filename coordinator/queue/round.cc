@@ -40,8 +40,13 @@ QueueDecision Starts(std::vector<RankPlace> ranks) {
 
 }  // namespace
 
-QueueRound::QueueRound(std::vector<QueueNode> nodes, int64_t now_ms, std::vector<QueueOwner> owners)
-    : now_ms_(now_ms), nodes_(std::move(nodes)), owners_(std::move(owners)), kept_(nodes_.size()) {}
+QueueRound::QueueRound(std::vector<QueueNode> nodes, int64_t now_ms, std::vector<QueueOwner> owners,
+                       std::vector<QueueArray> arrays)
+    : now_ms_(now_ms),
+      nodes_(std::move(nodes)),
+      owners_(std::move(owners)),
+      arrays_(std::move(arrays)),
+      kept_(nodes_.size()) {}
 
 QueueDecision QueueRound::Consider(const QueuedJob& job) {
   Group& group = GroupOf(job.need);
@@ -67,6 +72,20 @@ QueueDecision QueueRound::Consider(const QueuedJob& job) {
 
 std::optional<WaitReason> QueueRound::Barred(const QueuedJob& job) const {
   if (!job.waits_first.empty()) return WaitReason{WaitFor::kDependency, job.waits_first};
+  std::optional<WaitReason> array = BarredByArray(job);
+  return array.has_value() ? array : BarredByQuota(job);
+}
+
+std::optional<WaitReason> QueueRound::BarredByArray(const QueuedJob& job) const {
+  if (job.array == kNoArray) return std::nullopt;
+  const QueueArray& array = arrays_[job.array];
+  if (array.running_max == 0 || array.running < array.running_max) return std::nullopt;
+  return WaitReason{WaitFor::kArray, absl::StrCat(array.running, " of its array ", Absl(array.name),
+                                                  " hold devices, and at most ", array.running_max,
+                                                  " may at a time (--max-running)")};
+}
+
+std::optional<WaitReason> QueueRound::BarredByQuota(const QueuedJob& job) const {
   if (job.owner == kNoOwner) return std::nullopt;
   const QueueOwner& owner = owners_[job.owner];
   if (owner.devices_quota == 0 || owner.devices_held + job.ranks <= owner.devices_quota)
@@ -126,6 +145,7 @@ std::vector<RankPlace> QueueRound::Take(const QueuedJob& job, const std::vector<
                                         int64_t end_ms) {
   std::vector<RankPlace> ranks;
   if (job.owner != kNoOwner) owners_[job.owner].devices_held += job.ranks;
+  if (job.array != kNoArray) ++arrays_[job.array].running;
   for (uint32_t rank = 0; rank < std::max<uint32_t>(1, job.ranks); ++rank) {
     const size_t node = workers[rank / job.need.devices];
     std::vector<int64_t>& times = nodes_[node].free_at_ms;

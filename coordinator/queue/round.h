@@ -24,7 +24,8 @@ namespace terrace {
 
 class QueueRound {
  public:
-  QueueRound(std::vector<QueueNode> nodes, int64_t now_ms, std::vector<QueueOwner> owners);
+  QueueRound(std::vector<QueueNode> nodes, int64_t now_ms, std::vector<QueueOwner> owners,
+             std::vector<QueueArray> arrays);
 
   // Ranks where it starts now, or why it waits. `job` is borrowed until EstimateStarts() has run.
   QueueDecision Consider(const QueuedJob& job);
@@ -71,6 +72,8 @@ class QueueRound {
   void Reserve(const QueuedJob& job, const Group& group);
   // A reason why the job may not take devices, free or not; nothing: it may.
   std::optional<WaitReason> Barred(const QueuedJob& job) const;
+  std::optional<WaitReason> BarredByQuota(const QueuedJob& job) const;
+  std::optional<WaitReason> BarredByArray(const QueuedJob& job) const;
   // Of a job that may not take devices yet, for this reason.
   std::shared_ptr<const WaitStory> NotYet(const QueuedJob& job, WaitReason first, Group& group);
   std::shared_ptr<const WaitStory> StoryOf(const QueuedJob& job, Group& group);
@@ -80,6 +83,7 @@ class QueueRound {
   const int64_t now_ms_;
   std::vector<QueueNode> nodes_;
   std::vector<QueueOwner> owners_;
+  std::vector<QueueArray> arrays_;
   std::vector<Kept> kept_;  // by worker
   std::vector<std::unique_ptr<Reservation>> reservations_;
   std::map<Need, Group> groups_;

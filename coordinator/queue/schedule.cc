@@ -25,14 +25,15 @@ std::string MessageOf(const WaitStory& story) {
 
 std::vector<QueueDecision> ScheduleQueue(absl::Span<const QueuedJob> jobs,
                                          std::vector<QueueNode> nodes, int64_t now_ms,
-                                         std::vector<QueueOwner> owners) {
+                                         std::vector<QueueOwner> owners,
+                                         std::vector<QueueArray> arrays) {
   std::vector<size_t> order(jobs.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return std::make_tuple(-jobs[a].priority, jobs[a].submitted_ms) <
            std::make_tuple(-jobs[b].priority, jobs[b].submitted_ms);
   });
-  QueueRound round(std::move(nodes), now_ms, std::move(owners));
+  QueueRound round(std::move(nodes), now_ms, std::move(owners), std::move(arrays));
   std::vector<QueueDecision> decisions;
   decisions.reserve(jobs.size());
   for (const size_t job : order) {

@@ -8,7 +8,7 @@
 // it is planned to end before. Where that time is not known, all workers that match the first job
 // are kept for it. Jobs that match none of the workers of a reservation get reservations of their
 // own. A job that must wait for the end of another, or whose owner's jobs hold as many devices as a
-// quota allows, waits and nothing is kept for it.
+// quota allows, or of whose array as many jobs run as may, waits and nothing is kept for it.
 //
 // Pure and deterministic: the time is an argument. Thread-safe: no state.
 //
@@ -38,6 +38,14 @@ struct QueueOwner {
 };
 inline constexpr size_t kNoOwner = SIZE_MAX;
 
+// Jobs of which only so many may hold devices at a time.
+struct QueueArray {
+  std::string_view name;
+  uint32_t running = 0;
+  uint32_t running_max = 0;  // 0: any number
+};
+inline constexpr size_t kNoArray = SIZE_MAX;
+
 // Views are borrowed for the call.
 struct QueuedJob {
   std::string_view id;
@@ -47,12 +55,13 @@ struct QueuedJob {
   int64_t submitted_ms = 0;         // of the same priority the first starts first
   int64_t planned_ms = kUnknownMs;  // that it will hold its devices
   size_t owner = kNoOwner;          // index
+  size_t array = kNoArray;          // index
   // What must happen before it may take devices, as a sentence; empty: nothing. Nothing is kept for
   // it meanwhile.
   std::string waits_first = {};
 };
 
-enum class WaitFor { kDevices, kWorker, kPriority, kDependency, kQuota };
+enum class WaitFor { kDevices, kWorker, kPriority, kDependency, kQuota, kArray };
 
 // One of the reasons why a job waits, with a sentence.
 struct WaitReason {
@@ -88,6 +97,7 @@ struct QueueDecision {
 // One decision for each of `jobs`, in the order in which they were considered.
 std::vector<QueueDecision> ScheduleQueue(absl::Span<const QueuedJob> jobs,
                                          std::vector<QueueNode> nodes, int64_t now_ms,
-                                         std::vector<QueueOwner> owners = {});
+                                         std::vector<QueueOwner> owners = {},
+                                         std::vector<QueueArray> arrays = {});
 
 }  // namespace terrace

@@ -33,6 +33,8 @@ constexpr CallRule kRules[] = {
     {kJobs, "GetMemory",                             kReads,   {N,     Y,     Y,        Y}},
     {"terrace.v1.HoldService", "SubmitHeld",         kChanges, {N,     N,     Y,        Y}},
     {"terrace.v1.QueueService", "SubmitAfter",       kChanges, {N,     N,     Y,        Y}},
+    {"terrace.v1.QueueService", "SubmitMember",      kChanges, {N,     N,     Y,        Y}},
+    {"terrace.v1.QueueService", "Requeue",           kChanges, {N,     N,     O,        Y}},
     {"terrace.v1.QueueService", "ListShares",        kReads,   {N,     Y,     Y,        Y}},
     {"terrace.v1.EvaluationService", "Evaluate",     kReads,   {N,     N,     Y,        Y}},
     {kDrains, "Drain",                               kChanges, {O,     N,     N,        Y}},

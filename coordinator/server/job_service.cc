@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "coordinator/control/submit.h"
+#include "coordinator/server/job_change.h"
 #include "coordinator/server/rpc.h"
 #include "coordinator/server/stream_writer.h"
 #include "coordinator/server/submission.h"
@@ -129,7 +130,7 @@ class LogStream final : public StreamWriter<v1::LogsChunk> {
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
   JobServiceImpl(Control& control, const CallGuard& guard)
-      : control_(control), calls_(control.loop(), guard) {}
+      : control_(control), calls_(control.loop(), guard), changes_(control, calls_) {}
 
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
@@ -141,7 +142,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                 const v1::GetJobRequest* request,
                                 v1::GetJobResponse* response) override {
     return calls_.OnLoop("Get", context, [this, request, response](GuardedCall&) {
-      return Answer(control_.reconciler().Get(request->id()), response);
+      return AnswerWith(control_.reconciler().Get(request->id()), response);
     });
   }
 
@@ -159,15 +160,15 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const v1::CancelJobRequest* request,
                                    v1::CancelJobResponse* response) override {
-    return Change("Cancel", context, *request, response, request->force(), [this, request] {
-      return control_.reconciler().Cancel(request->id(), request->force());
-    });
+    return changes_.Change(
+        "Cancel", context, *request, response, request->force(),
+        [this, request] { return control_.reconciler().Cancel(request->id(), request->force()); });
   }
 
   grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
                                   const v1::PauseJobRequest* request,
                                   v1::PauseJobResponse* response) override {
-    return Change("Pause", context, *request, response, request->force(), [this, request] {
+    return changes_.Change("Pause", context, *request, response, request->force(), [this, request] {
       return control_.reconciler().Pause(request->id(), request->force());
     });
   }
@@ -175,8 +176,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
                                    const v1::ResumeJobRequest* request,
                                    v1::ResumeJobResponse* response) override {
-    return Change("Resume", context, *request, response, /*force=*/false,
-                  [this, request] { return control_.reconciler().Resume(request->id()); });
+    return changes_.Change("Resume", context, *request, response, /*force=*/false,
+                           [this, request] { return control_.reconciler().Resume(request->id()); });
   }
 
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
@@ -223,31 +224,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   }
 
  private:
-  template <typename Response>
-  static absl::Status Answer(absl::StatusOr<v1::Job> job, Response* response) {
-    if (job.ok()) *response->mutable_job() = *std::move(job);
-    return job.status();
-  }
-
-  // `change` runs on the loop, where the caller may do this to the job of the request.
-  template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Change(std::string_view method, grpc::CallbackServerContext* context,
-                                   const Request& request, Response* response, bool force,
-                                   std::function<absl::StatusOr<v1::Job>()> change) const {
-    return calls_.OnLoop(
-        method, context,
-        [this, &request, response, force, change = std::move(change)](GuardedCall& call) {
-          call.record.job = request.id();
-          if (force) call.record.arguments["force"] = "true";
-          const auto job = control_.reconciler().Get(request.id());
-          RETURN_IF_ERROR(job.status());
-          RETURN_IF_ERROR(calls_.guard().CheckJob(call, job->id(), job->owner()));
-          return Answer(change(), response);
-        });
-  }
-
   Control& control_;
   const UnaryCalls calls_;
+  const JobChanges changes_;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
-#include "coordinator/jobs/hang.h"
+#include "coordinator/life/hang.h"
 #include "coordinator/server/job_metrics.h"
 
 namespace terrace {
@@ -143,6 +143,12 @@ const ControlSeries kControlSeries[] = {
       "coordinator started."},
      [](const ControlStats& stats, MetricFamily& family) {
        Add(family, {}, static_cast<double>(stats.slow_ranks));
+     }},
+    {{"terrace_job_preemptions_total", kCounter, "", "",
+      "Jobs that had to give their devices to a job of a higher priority, since this coordinator "
+      "started."},
+     [](const ControlStats& stats, MetricFamily& family) {
+       Add(family, {}, static_cast<double>(stats.preemptions));
      }},
     {{"terrace_job_time_limits_total", kCounter, "", "",
       "Jobs that reached their time limit, since this coordinator started."},

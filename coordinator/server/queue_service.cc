@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "coordinator/server/job_change.h"
 #include "coordinator/server/submission.h"
 #include "proto/v1/hold.grpc.pb.h"
 #include "proto/v1/queue.grpc.pb.h"
@@ -30,7 +31,7 @@ class HoldServiceImpl final : public v1::HoldService::CallbackService {
 class QueueServiceImpl final : public v1::QueueService::CallbackService {
  public:
   QueueServiceImpl(Control& control, const CallGuard& guard)
-      : control_(control), calls_(control.loop(), guard) {}
+      : control_(control), calls_(control.loop(), guard), changes_(control, calls_) {}
 
   grpc::ServerUnaryReactor* SubmitAfter(grpc::CallbackServerContext* context,
                                         const v1::SubmitAfterRequest* request,
@@ -39,6 +40,24 @@ class QueueServiceImpl final : public v1::QueueService::CallbackService {
     as.after = request->dependencies();
     return PlanAndSubmit({control_, calls_, "SubmitAfter", std::move(as)}, context,
                          request->submission(), response);
+  }
+
+  grpc::ServerUnaryReactor* SubmitMember(grpc::CallbackServerContext* context,
+                                         const v1::SubmitMemberRequest* request,
+                                         v1::SubmitMemberResponse* response) override {
+    Submitted as{.held = request->hold()};
+    as.after = request->dependencies();
+    as.member = request->member();
+    return PlanAndSubmit({control_, calls_, "SubmitMember", std::move(as)}, context,
+                         request->submission(), response);
+  }
+
+  grpc::ServerUnaryReactor* Requeue(grpc::CallbackServerContext* context,
+                                    const v1::RequeueRequest* request,
+                                    v1::RequeueResponse* response) override {
+    return changes_.Change(
+        "Requeue", context, *request, response, request->force(),
+        [this, request] { return control_.reconciler().Requeue(request->id(), request->force()); });
   }
 
   grpc::ServerUnaryReactor* ListShares(grpc::CallbackServerContext* context,
@@ -53,6 +72,7 @@ class QueueServiceImpl final : public v1::QueueService::CallbackService {
  private:
   Control& control_;
   const UnaryCalls calls_;
+  const JobChanges changes_;
 };
 
 }  // namespace

@@ -3,12 +3,14 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "coordinator/spec/overrides.h"
 #include "coordinator/spec/reader.h"
 
 namespace terrace {
@@ -32,15 +34,23 @@ absl::StatusOr<YAML::Node> ParseYaml(std::string_view yaml) {
   }
 }
 
+bool SetsDirectory(const v1::ArrayMember& member) {
+  return std::any_of(
+      member.values().begin(), member.values().end(),
+      [](const v1::ArrayMember::Value& value) { return value.key() == "checkpoint.directory"; });
+}
+
 }  // namespace
 
-absl::StatusOr<v1::JobSpec> ParseJobSpec(std::string_view yaml, std::string_view base_directory) {
+absl::StatusOr<v1::JobSpec> ParseJobSpec(std::string_view yaml, std::string_view base_directory,
+                                         const v1::ArrayMember& member) {
   if (yaml.size() > kMaxSpecBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the spec: got ", yaml.size(), " bytes, must be at most ", kMaxSpecBytes));
   }
   absl::StatusOr<YAML::Node> root = ParseYaml(yaml);
   if (!root.ok()) return root.status();
+  RETURN_IF_ERROR(ApplyOverrides(member, &*root));
   v1::JobSpec spec;
   SpecReader reader(base_directory);
   try {
@@ -56,6 +66,11 @@ absl::StatusOr<v1::JobSpec> ParseJobSpec(std::string_view yaml, std::string_view
     spec.mutable_checkpoint()->set_directory(
         (std::filesystem::path(std::string(base_directory)) / "checkpoints" / spec.name())
             .lexically_normal()
+            .string());
+  }
+  if (member.size() > 0 && !SetsDirectory(member)) {
+    spec.mutable_checkpoint()->set_directory(
+        (std::filesystem::path(spec.checkpoint().directory()) / absl::StrCat(member.index()))
             .string());
   }
   spec.set_yaml(std::string(yaml));

@@ -20,7 +20,10 @@ namespace terrace {
 
 // Relative paths become absolute against `base_directory`. model.config_json is filled for presets
 // and inline mappings; for a path it is left empty: the caller reads the file.
-absl::StatusOr<v1::JobSpec> ParseJobSpec(std::string_view yaml, std::string_view base_directory);
+// With the values of `member` in place of what the text has, and in its folder of
+// checkpoint.directory ("2" of the third job) unless that is one of the values.
+absl::StatusOr<v1::JobSpec> ParseJobSpec(std::string_view yaml, std::string_view base_directory,
+                                         const v1::ArrayMember& member = {});
 
 // The JSON Schema (draft 2020-12) of the spec, for editors; pretty-printed, ends with a newline.
 std::string JobSpecJsonSchema();

@@ -87,7 +87,7 @@ void SpecReader::Problem(std::string_view path, std::string_view got, std::strin
                          std::string_view way_out) {
   std::string text;
   auto place = places_.find(std::string(path));
-  if (place != places_.end()) {
+  if (place != places_.end() && place->second.line > 0) {
     text = absl::StrCat("line ", place->second.line, ", column ", place->second.column, ": ");
   }
   absl::StrAppend(&text, CleanLine(path, kQuotedBytesMax), ": got ",

@@ -36,7 +36,7 @@ class SpecReader {
 
  private:
   struct Place {
-    int line = 0, column = 0;
+    int line = 0, column = 0;  // from 1; 0: not in the text (overrides.h)
   };
   // Visits every mapping: limits, duplicate and unknown keys; remembers where each known key
   // stands.

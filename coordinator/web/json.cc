@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "base/strings.h"
 #include "base/utf8.h"
-#include "coordinator/jobs/job_state.h"
+#include "coordinator/life/job_state.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/dependencies.h"
+#include "coordinator/life/dependencies.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/jobs/hang.h"
 #include "coordinator/jobs/reconciler.h"
+#include "coordinator/life/hang.h"
 #include "tests/unit/coordinator/jobs/reconciler_fixture.h"
 
 namespace terrace {

@@ -1,13 +1,13 @@
 // Time limits: what counts, and how a job that reaches its limit ends.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/time_limit.h"
+#include "coordinator/life/time_limit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/coordinator/jobs/job_state_jobs.h"
 #include "tests/unit/coordinator/jobs/reconciler_fixture.h"
+#include "tests/unit/coordinator/life/job_state_jobs.h"
 
 namespace terrace {
 namespace {

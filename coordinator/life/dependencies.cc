@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/dependencies.h"
+#include "coordinator/life/dependencies.h"
 
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
 #include "base/utf8.h"
-#include "coordinator/jobs/job_state.h"
+#include "coordinator/life/job_state.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/gang_failure.h"
+#include "coordinator/life/gang_failure.h"
 
 #include <algorithm>
 

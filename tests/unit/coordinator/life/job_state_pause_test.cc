@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/jobs/job_state.h"
-#include "tests/unit/coordinator/jobs/job_state_jobs.h"
+#include "coordinator/life/job_state.h"
+#include "tests/unit/coordinator/life/job_state_jobs.h"
 
 namespace terrace {
 namespace {

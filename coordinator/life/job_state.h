@@ -11,6 +11,9 @@
 // -> QUEUED when it is resumed; without a plan -> PENDING, without the layout that it needs ->
 // RECOVERING.
 //
+// RUNNING -> QUEUED after a checkpoint when it is requeued, or preempted by a job of a higher
+// priority.
+//
 // A job that has had its devices for as long as its time limit allows stops after a checkpoint and
 // is FAILED (TIME_LIMIT); time_limit.h counts.
 //
@@ -33,7 +36,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "coordinator/jobs/drain_action.h"
+#include "coordinator/life/drain_action.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/worker.pb.h"
 
@@ -112,12 +115,18 @@ struct PauseAsked {
   bool force = false;  // also a job that runs, at once
 };
 struct ResumeAsked {};
+struct RequeueAsked {
+  bool force = false;  // also a job that runs, at once
+};
+struct Preempted {  // a job of a higher priority needs its devices
+  std::string by;
+};
 struct DependencyFailed {  // a job that it waits for has ended in another way than it needs
   std::string message;
 };
-using JobInput =
-    std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed, RanksObserved,
-                 Progressed, CancelAsked, PauseAsked, ResumeAsked, DependencyFailed>;
+using JobInput = std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed,
+                              RanksObserved, Progressed, CancelAsked, PauseAsked, ResumeAsked,
+                              RequeueAsked, Preempted, DependencyFailed>;
 
 struct Transition {
   v1::Job job;             // only when it has changed

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "coordinator/jobs/job_state.h"
+#include "coordinator/life/job_state.h"
 
 namespace terrace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/job_state.h"
+#include "coordinator/life/job_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/coordinator/jobs/job_state_jobs.h"
+#include "tests/unit/coordinator/life/job_state_jobs.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/drain_action.h"
+#include "coordinator/life/drain_action.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/hang.h"
+#include "coordinator/life/hang.h"
 
 #include <algorithm>
 #include <cmath>

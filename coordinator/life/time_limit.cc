@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/jobs/time_limit.h"
+#include "coordinator/life/time_limit.h"
 
 #include <algorithm>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/text/duration.h"
-#include "coordinator/jobs/job_state.h"
+#include "coordinator/life/job_state.h"
 
 namespace terrace {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "coordinator/jobs/job_state.h"
+#include "coordinator/life/job_state.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
