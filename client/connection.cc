@@ -22,6 +22,7 @@
 #include "base/utf8.h"
 #include "client/waiting.h"
 #include "proto/unknown_call.h"
+#include "proto/v1/backup.grpc.pb.h"
 #include "proto/v1/drain.grpc.pb.h"
 #include "proto/v1/evaluation.grpc.pb.h"
 #include "proto/v1/hold.grpc.pb.h"
@@ -92,6 +93,7 @@ class GrpcConnection final : public Connection {
         queue_(v1::QueueService::NewStub(channel)),
         stub_(v1::JobService::NewStub(channel)),
         evaluations_(v1::EvaluationService::NewStub(channel)),
+        backups_(v1::BackupService::NewStub(channel)),
         channel_(std::move(channel)) {}
 
   absl::StatusOr<v1::Job> Submit(const v1::SubmitRequest& request, bool hold,
@@ -179,6 +181,16 @@ class GrpcConnection final : public Connection {
     v1::ListSharesResponse response;
     RETURN_IF_ERROR(Call(&v1::QueueService::Stub::ListShares, v1::ListSharesRequest(), &response));
     return response;
+  }
+  absl::Status Backup(const std::function<absl::Status(const v1::BackupChunk&)>& visit) override {
+    grpc::ClientContext context;
+    const auto stream = backups_->Backup(&context, v1::BackupRequest());
+    v1::BackupChunk chunk;
+    absl::Status visited;
+    while (visited.ok() && stream->Read(&chunk)) visited = visit(chunk);
+    if (!visited.ok()) context.TryCancel();
+    const grpc::Status status = stream->Finish();
+    return visited.ok() ? FromGrpc(status, "Backup") : visited;
   }
   absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) override {
     v1::GetMemoryRequest request;
@@ -319,6 +331,7 @@ class GrpcConnection final : public Connection {
   const std::unique_ptr<v1::QueueService::Stub> queue_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
   const std::unique_ptr<v1::EvaluationService::Stub> evaluations_;
+  const std::unique_ptr<v1::BackupService::Stub> backups_;
   const std::shared_ptr<grpc::Channel> channel_;
 };
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/options.h"
+#include "proto/v1/backup.pb.h"
 #include "proto/v1/drain.pb.h"
 #include "proto/v1/evaluation.pb.h"
 #include "proto/v1/job.pb.h"
@@ -47,6 +48,9 @@ class Connection {
   virtual absl::StatusOr<v1::Drain> Undrain(const std::string& node) = 0;
   virtual absl::StatusOr<v1::ListDrainsResponse> ListDrains() = 0;
   virtual absl::StatusOr<v1::ListSharesResponse> ListShares() = 0;
+  // Calls `visit` for each chunk until the copy is whole, or it returns an error, which is
+  // returned.
+  virtual absl::Status Backup(const std::function<absl::Status(const v1::BackupChunk&)>& visit) = 0;
   virtual absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) = 0;
   // `tell` is told how far it is.
   virtual absl::StatusOr<v1::Evaluation> Evaluate(

@@ -74,6 +74,10 @@ struct DrainOptions {
   std::string reason;
   bool detach = false;
 };
+struct BackupOptions {
+  std::string path;
+  bool replace = false;  // a file that is there
+};
 struct LogsOptions {
   std::string job;
   uint32_t rank = 0;

@@ -32,6 +32,7 @@ int EvaluateCommand(const GlobalOptions& global, const EvaluateOptions& options)
 int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options);
 int ExplainCommand(const GlobalOptions& global, const ExplainOptions& options);
 int DrainCommand(const GlobalOptions& global, const DrainOptions& options);
+int BackupCommand(const GlobalOptions& global, const BackupOptions& options);
 int CertsCommand(const GlobalOptions& global, const CertsOptions& options);
 int NodesCommand(const GlobalOptions& global);
 int SharesCommand(const GlobalOptions& global);

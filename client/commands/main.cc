@@ -316,6 +316,11 @@ class CommandLine {
        [this] { return SharesCommand(global_); });
     On(app_.add_subcommand("nodes", "List workers"), [this] { return NodesCommand(global_); });
     AddDrain();
+
+    CLI::App* backup = app_.add_subcommand("backup", "Copy the coordinator's state into a file");
+    backup->add_option("file", backup_.path, "File to write")->required();
+    backup->add_flag("--replace", backup_.replace, "Although there is such a file");
+    On(backup, [this] { return BackupCommand(global_, backup_); });
   }
 
   static CLI::App* AddJobs(CLI::App* command, std::vector<std::string>& jobs) {
@@ -542,6 +547,7 @@ class CommandLine {
   bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;
   CertsOptions certs_;
+  BackupOptions backup_;
   std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";
   std::vector<std::string> files_, words_;
   std::string from_;

@@ -37,12 +37,14 @@
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/server.h"
 #include "coordinator/spec/job_spec.h"
+#include "coordinator/store/restore.h"
 
 namespace terrace {
 namespace {
 
 struct Options {
   ServeOptions serve;
+  RestoreOptions restore;
   std::string log_level = "info";
   std::string spec;
   std::string output = "text";
@@ -300,6 +302,39 @@ CLI::App* AddEvaluate(CLI::App& app, Options& options) {
   return command;
 }
 
+CLI::App* AddRestore(CLI::App& app, Options& options) {
+  CLI::App* restore = app.add_subcommand(
+      "restore", "put a copy of the state (terrace backup) in place, while no coordinator runs");
+  restore->add_option("file", options.restore.copy, "the copy")->required();
+  restore->add_option("--state-dir", options.serve.state_directory, "folder of the store")
+      ->capture_default_str();
+  restore->add_flag("--replace", options.restore.replace,
+                    "move the store that is there to state.db.before-restore");
+  AddOutput(*restore, options);
+  return restore;
+}
+
+int Restore(Options& options) {
+  options.restore.state_directory = options.serve.state_directory;
+  const absl::StatusOr<Restored> restored = RestoreStore(options.restore);
+  if (!restored.ok()) return Exit(options, restored.status());
+  if (options.output == "json") {
+    std::printf("%s\n", nlohmann::json{{"jobs", restored->jobs},
+                                       {"unfinished", restored->unfinished},
+                                       {"moved_to", restored->moved_to}}
+                            .dump()
+                            .c_str());
+    return 0;
+  }
+  std::printf(
+      "restored %lld jobs, %lld of them not ended; those that ran go on from their newest "
+      "checkpoints\n",
+      static_cast<long long>(restored->jobs), static_cast<long long>(restored->unfinished));
+  if (!restored->moved_to.empty())
+    std::printf("what was there is now %s\n", restored->moved_to.c_str());
+  return 0;
+}
+
 const CLI::App* AddPlan(CLI::App& app, Options& options) {
   CLI::App* plan = app.add_subcommand("plan", "print the plan of a spec for this machine");
   AddSpec(*plan, options);
@@ -339,6 +374,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   CLI::App* serve = app.add_subcommand("serve", "run the service until SIGTERM");
   AddServe(*serve, options.serve);
+  CLI::App* restore = AddRestore(app, options);
   const CLI::App* plan = AddPlan(app, options);
   const CLI::App* explain = AddExplain(app, options);
   CLI::App* schema = app.add_subcommand("schema", "print the JSON schema of job specs");
@@ -362,6 +398,7 @@ int Main(int argc, char** argv) {
   }
   log::Init("coordinator", log::ParseLevel(options.log_level));
   if (serve->parsed()) return Exit(options, Serve(options.serve));
+  if (restore->parsed()) return Restore(options);
   if (planner->parsed()) return Exit(options, AnswerRequests());
   if (plan->parsed()) return Plan(options);
   if (explain->parsed()) return Explain(options);

@@ -41,6 +41,7 @@ Reconciler::Reconciler(const Timing& timing, Store& store, const Clock& clock, C
 
 absl::Status Reconciler::Load() {
   ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, store_.ListJobs());
+  ASSIGN_OR_RETURN(last_number_, store_.LastNumber());
   for (v1::Job& job : jobs) {
     last_number_ = std::max(last_number_, NumberOf(job.id()));
     ++stats_.jobs[job.state()];

@@ -23,6 +23,7 @@
 #include "coordinator/planning/caching_planner.h"
 #include "coordinator/planning/process_planner.h"
 #include "coordinator/server/audit.h"
+#include "coordinator/server/backup_service.h"
 #include "coordinator/server/call_guard.h"
 #include "coordinator/server/credentials.h"
 #include "coordinator/server/drain_service.h"
@@ -163,6 +164,10 @@ absl::Status WritePortFile(const std::string& path, int port) {
   return Rename(part, path);
 }
 
+ProcessPlanner::Options LimitsOf(const ServeOptions& options) {
+  return {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes};
+}
+
 }  // namespace
 
 absl::Status Serve(const ServeOptions& options) {
@@ -174,8 +179,7 @@ absl::Status Serve(const ServeOptions& options) {
   ASSIGN_OR_RETURN(const auto tls, ServerTls::Make(options, gate));
   ASSIGN_OR_RETURN(auto store, SqliteStore::Open(options.state_directory + "/state.db"));
   const SystemClock clock;
-  ProcessPlanner processes(
-      {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes});
+  ProcessPlanner processes(LimitsOf(options));
   CachingPlanner planner(processes);
   Control control({}, *store, clock, planner, options.queue);
   CoordinatorMetrics metrics(
@@ -191,12 +195,13 @@ absl::Status Serve(const ServeOptions& options) {
   const auto queue = MakeQueueService(control, guard);
   const auto drains = MakeDrainService(control, guard);
   const auto workers = MakeWorkerService(control, guard, absl::StrCat(clock.UnixMillis()));
+  const auto backups = MakeBackupService(control.loop(), *store, options.state_directory);
   const auto evaluations =
       MakeEvaluationService(control, kEvaluationShare * static_cast<double>(options.plan_seconds));
   RETURN_IF_ERROR(control.Start());
   ASSIGN_OR_RETURN(Listening listening, Listen(options, *tls,
                                                {jobs.get(), held.get(), queue.get(), drains.get(),
-                                                workers.get(), evaluations.get()}));
+                                                workers.get(), evaluations.get(), backups.get()}));
   std::unique_ptr<HttpServer> scrapes;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));

@@ -114,4 +114,9 @@ absl::StatusOr<std::vector<OwnerUsage>> MemoryStore::Usages() const {
   return usages;
 }
 
+absl::StatusOr<int64_t> MemoryStore::LastNumber() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(order_.size());
+}
+
 }  // namespace terrace

@@ -29,6 +29,7 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
   absl::StatusOr<std::vector<v1::Drain>> Drains() const override;
   absl::StatusOr<std::vector<OwnerUsage>> Usages() const override;
+  absl::StatusOr<int64_t> LastNumber() const override;
 
  private:
   using WorkerAndShape = std::pair<std::string, std::string>;

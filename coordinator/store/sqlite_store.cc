@@ -450,4 +450,17 @@ absl::StatusOr<std::vector<OwnerUsage>> SqliteStore::Usages() const {
   }
 }
 
+absl::StatusOr<int64_t> SqliteStore::LastNumber() const {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'");
+  ASSIGN_OR_RETURN(const bool found, query.Next("reading"));
+  return found ? query.ColumnInt(0) : 0;
+}
+
+absl::Status SqliteStore::SkipNumbers(int64_t count) {
+  absl::MutexLock lock(&mutex_);
+  Query query(*this, "UPDATE sqlite_sequence SET seq = seq + ? WHERE name = 'jobs'");
+  return query.Int(count).Run("writing");
+}
+
 }  // namespace terrace

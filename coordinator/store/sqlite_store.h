@@ -24,12 +24,30 @@ struct sqlite3_stmt;
 
 namespace terrace {
 
+// A copy of a store that is being made. Borrows the store. Thread-compatible.
+class StoreCopy {
+ public:
+  virtual ~StoreCopy() = default;
+  // Copies some more, about a megabyte; true: the copy is whole, with all that was committed until
+  // now. Other calls of the store may come in between.
+  virtual absl::StatusOr<bool> Step() = 0;
+};
+
 class SqliteStore final : public Store {
  public:
   // Opens or creates the file. UNAVAILABLE: another process holds it. DATA_LOSS: it is damaged or
   // no store. PERMISSION_DENIED: it cannot be written. FAILED_PRECONDITION: a newer Terrace wrote
   // it.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(std::string_view path);
+
+  // Opens a copy of a store; a file that is none is not made one. DATA_LOSS, FAILED_PRECONDITION as
+  // above.
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenCopy(std::string_view path);
+  // The next job gets a number that is larger by so much than it would have been.
+  absl::Status SkipNumbers(int64_t count);
+  // Into a new file with the mode 0600, in place of one that is there. The file is a store once the
+  // copy is whole.
+  absl::StatusOr<std::unique_ptr<StoreCopy>> BeginCopy(std::string_view path);
 
   absl::Status Commit(const Transaction& transaction) override;
   absl::StatusOr<v1::Job> GetJob(std::string_view id) const override;
@@ -42,8 +60,10 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override;
   absl::StatusOr<std::vector<v1::Drain>> Drains() const override;
   absl::StatusOr<std::vector<OwnerUsage>> Usages() const override;
+  absl::StatusOr<int64_t> LastNumber() const override;
 
  private:
+  class Copy;
   static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenFile(std::string_view path);
   struct CloseDatabase {
     void operator()(sqlite3* database) const;

@@ -96,6 +96,8 @@ class Store {
   virtual absl::StatusOr<std::vector<v1::Drain>> Drains() const = 0;
   // All of them, by owner.
   virtual absl::StatusOr<std::vector<OwnerUsage>> Usages() const = 0;
+  // At least the number of any job that was ever stored, as it ends its id; 0: there was none.
+  virtual absl::StatusOr<int64_t> LastNumber() const = 0;
 };
 
 }  // namespace terrace

@@ -35,6 +35,7 @@ class FailingStore final : public Store {
   absl::StatusOr<std::vector<LearnedMemory>> Learned() const override { return inner_.Learned(); }
   absl::StatusOr<std::vector<v1::Drain>> Drains() const override { return inner_.Drains(); }
   absl::StatusOr<std::vector<OwnerUsage>> Usages() const override { return inner_.Usages(); }
+  absl::StatusOr<int64_t> LastNumber() const override { return inner_.LastNumber(); }
 
  private:
   MemoryStore inner_;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "proto/v1/backup.pb.h"
 #include "proto/v1/drain.pb.h"
 #include "proto/v1/evaluation.pb.h"
 #include "proto/v1/hold.pb.h"
@@ -30,6 +31,7 @@ const Caller kNobodyAsked = {.peer = "ipv4:127.0.0.1:5"};
 
 TEST(AccessTest, EachCallOfEachServiceHasARowAndNoRowIsForNothing) {
   // So that their files are linked in.
+  v1::BackupChunk().GetTypeName();
   v1::Drain().GetTypeName();
   v1::Evaluation().GetTypeName();
   v1::SubmitHeldRequest().GetTypeName();
