@@ -30,8 +30,9 @@ class PreemptTest(ServiceTest):
         self.assertEqual(samples_of(self.metrics(self.coordinator_metrics))["terrace_job_preemptions_total", ()], 1)
 
         with self.subTest("a job that is requeued lets the next one start"):
-            self.assertIn("stops after this step, with a checkpoint, and waits in the queue", self.cli("requeue", low).out)
             other = self.submit(self.job({"train.steps": 5}))
+            self.assertEqual(self.status(other)["state"], "QUEUED")
+            self.assertIn("stops after this step, with a checkpoint, and waits in the queue", self.cli("requeue", low).out)
             self.wait_for_state(other, "SUCCEEDED")
             self.wait_for_steps(low, step + 2)
             self.assertEqual(self.status(low)["restarts"], 0)
