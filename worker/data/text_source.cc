@@ -2,9 +2,12 @@
 #include "worker/data/text_source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -53,9 +56,50 @@ absl::Status VisitPlain(std::string_view content, bool any_bytes, std::string_vi
   return absl::OkStatus();
 }
 
+bool IsOfNumber(char c) { return absl::ascii_isalnum(c) || c == '+' || c == '-' || c == '.'; }
+
+// Words that Python's json writes and reads as numbers, and numbers that no double holds.
+bool IsNotFinite(std::string_view word) {
+  if (word == "NaN" || word == "Infinity" || word == "-Infinity") return true;
+  double number = 0;
+  return word.find_first_of("0123456789") != std::string_view::npos &&
+         absl::SimpleAtod(Absl(word), &number) && std::isinf(number);
+}
+
+// With null for numbers that are not finite, wherever they stand but in strings.
+std::string WithoutNotFinite(std::string_view line) {
+  std::string cleaned;
+  bool in_string = false;
+  for (size_t i = 0; i < line.size();) {
+    if (!in_string && IsOfNumber(line[i])) {
+      const size_t begin = i;
+      while (i < line.size() && IsOfNumber(line[i])) ++i;
+      const std::string_view word = line.substr(begin, i - begin);
+      cleaned.append(IsNotFinite(word) ? "null" : word);
+      continue;
+    }
+    if (line[i] == '"') in_string = !in_string;
+    if (in_string && line[i] == '\\' && i + 1 < line.size()) cleaned.push_back(line[i++]);
+    cleaned.push_back(line[i++]);
+  }
+  return cleaned;
+}
+
+// As Python reads it: other fields than the text may hold NaN.
+nlohmann::json ParseLine(std::string_view line) {
+  try {
+    return nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception&) {
+    const std::string cleaned = WithoutNotFinite(line);
+    nlohmann::json object = nlohmann::json::parse(cleaned, nullptr, /*allow_exceptions=*/false);
+    if (cleaned == line || object.is_discarded()) throw;
+    return object;
+  }
+}
+
 absl::StatusOr<std::string> TextOfLine(std::string_view line) {
   try {
-    nlohmann::json object = nlohmann::json::parse(line);
+    nlohmann::json object = ParseLine(line);
     if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
     const auto text = object.find("text");
     if (text == object.end()) return absl::InvalidArgumentError("no field \"text\"");

@@ -158,8 +158,21 @@ TEST_F(TokenDatasetTest, JsonLinesAreDocuments) {
   EXPECT_EQ(ValidationTokens(*dataset), expected);
 }
 
+TEST_F(TokenDatasetTest, OtherFieldsMayHoldWhatPythonWritesForNumbersThatAreNotFinite) {
+  spec_.add_train(Put("a.txt", Letters(20)));
+  spec_.add_validation(Put("b.jsonl", R"({"score": NaN, "text": "NaN \" 1e999"})"
+                                      "\n"
+                                      R"({"a": [-Infinity, Infinity, 1e999], "text": "b"})"
+                                      "\n"));
+  const auto dataset = Open().value();
+  EXPECT_EQ(dataset->tokens(Split::kValidation), 12);
+  EXPECT_EQ(ValidationTokens(*dataset),
+            (std::vector<int32_t>{'N', 'a', 'N', ' ', '"', ' ', '1', 'e'}));
+}
+
 TEST_F(TokenDatasetTest, ABadLineIsNamed) {
-  for (const char* line : {"{", "[]", "{\"text\": 3}", "{\"txt\": \"\"}", "{\"text\": \"\xff\"}"}) {
+  for (const char* line : {"{", "[]", "{\"text\": 3}", "{\"txt\": \"\"}", "{\"text\": \"\xff\"}",
+                           "{\"text\": NaN}", "{\"x\": NaN, \"text\": \"a\\x\"}", "NaN"}) {
     spec_.clear_train();
     spec_.add_train(Put("a.jsonl", std::string("{\"text\": \"ok\"}\n") + line + "\n"));
     EXPECT_THAT(OpenError(), HasSubstr("data.train: " + folder_ + "/a.jsonl:2: ")) << line;
