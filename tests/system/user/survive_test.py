@@ -7,8 +7,11 @@ import signal
 import time
 import unittest
 
-from service import ServiceTest
+from service import ServiceTest, Standstill
 from support import OK, processes
+
+
+LOGS_GO_ON_SECONDS = 4  # 2 on a quiet machine
 
 
 class SurviveTest(ServiceTest):
@@ -70,9 +73,15 @@ class SurviveTest(ServiceTest):
         for number in (signal.SIGKILL, signal.SIGTERM):
             coordinator.signal(number)
             coordinator.wait()
-            coordinator = self.start_coordinator()
             reached = printed()[-1]
-            self.wait_until(lambda: printed()[-1] > reached + 20, "it goes on")
+            with Standstill() as standstill:
+                coordinator = self.start_coordinator()
+                back = time.monotonic()
+                self.wait_until(lambda: printed()[-1] > reached, "it goes on")
+                took = time.monotonic() - back
+            print(f"logs -f went on {took:.2f} s after the coordinator was back")
+            self.assertLess(took, LOGS_GO_ON_SECONDS + standstill.longest)
+            self.wait_until(lambda: printed()[-1] > reached + 20, "it stays")
         steps = printed()
         self.assertEqual(steps, list(range(steps[0], steps[-1] + 1)), "no line is lost, none is printed twice")
         os.kill(self.rank_pids()[0], signal.SIGKILL)
