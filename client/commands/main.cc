@@ -436,9 +436,12 @@ class CommandLine {
     exported->add_option("checkpoint", path_, "Checkpoint folder")->required();
     exported->add_option("--output", output_path_, "Folder to write")->required();
     exported->add_option("--dtype", dtype_, "f32, bf16 or f16")->capture_default_str();
+    exported->add_flag("--best", best_, "Of a directory the one of the best evaluation");
     On(exported, [this] {
-      return ToolCommand(global_,
-                         {{"ckpt", "export", path_, "--output", output_path_, "--dtype", dtype_}});
+      std::vector<std::string> arguments = {"ckpt",       "export",  path_, "--output",
+                                            output_path_, "--dtype", dtype_};
+      if (best_) arguments.emplace_back("--best");
+      return ToolCommand(global_, {arguments});
     });
   }
 
@@ -549,6 +552,7 @@ class CommandLine {
   CertsOptions certs_;
   BackupOptions backup_;
   std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";
+  bool best_ = false;
   std::vector<std::string> files_, words_;
   std::string from_;
   std::map<std::string, std::map<std::string, std::string>> forwarded_;  // command, option, value

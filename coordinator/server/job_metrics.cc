@@ -33,6 +33,12 @@ constexpr JobSeries kJobSeries[] = {
      [](const JobStats& job) {
        return OneIf(job.progress.eval_step() > 0, job.progress.eval_loss());
      }},
+    {{"terrace_job_best_eval_loss", kGauge, "nats", "job",
+      "Lowest mean loss a token of all evaluations so far; absent before the first."},
+     nullptr,
+     [](const JobStats& job) {
+       return OneIf(job.progress.best_eval_step() > 0, job.progress.best_eval_loss());
+     }},
     {{"terrace_job_learning_rate", kGauge, "", "job", "Learning rate of the last step."},
      nullptr,
      [](const JobStats& job) { return OneIf(HasStepped(job), job.progress.learning_rate()); }},

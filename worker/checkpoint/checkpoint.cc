@@ -47,6 +47,7 @@ CheckpointInfo DescribeCheckpoint(const std::string& path) {
   info.tokens = manifest->tokens;
   info.unix_ms = manifest->unix_ms;
   info.job = manifest->job;
+  info.validation = manifest->training.validation;
   for (const ManifestFile& file : manifest->files) info.bytes += file.bytes;
   const absl::Status sizes = CheckSizes(path, *manifest);
   info.complete = sizes.ok();
@@ -67,6 +68,24 @@ absl::StatusOr<CheckpointInfo> NewestCheckpoint(std::string_view directory) {
     if (CheckpointInfo info = DescribeCheckpoint(*path); info.complete) return info;
   }
   return absl::NotFoundError(absl::StrCat("no complete checkpoint in ", Absl(directory)));
+}
+
+absl::StatusOr<CheckpointInfo> BestCheckpoint(std::string_view directory) {
+  ASSIGN_OR_RETURN(const CheckpointInfo newest, NewestCheckpoint(directory));
+  const int64_t step = newest.validation.best_step;
+  if (step == 0) {
+    return absl::NotFoundError(absl::StrCat("no evaluation came before ", newest.path,
+                                            ": train.eval_every_steps says when there is one"));
+  }
+  ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> list, ListCheckpoints(directory));
+  for (CheckpointInfo info : list) {
+    if (!info.complete || info.step != step) continue;
+    info.validation = newest.validation;
+    return info;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("the best evaluation was after step ", step, ", and ", Absl(directory),
+                   " has no complete checkpoint of it: checkpoint.keep_best writes and keeps one"));
 }
 
 absl::StatusOr<WholeCheckpoint> NewestWholeCheckpoint(std::string_view directory) {

@@ -52,6 +52,7 @@ struct CheckpointInfo {
   int64_t bytes = 0;
   int64_t unix_ms = 0;
   std::string job;
+  ValidationState validation;  // as it was then
   bool complete = false;
   std::string problem;  // why not complete, for people
 };
@@ -62,6 +63,10 @@ absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(std::string_view dir
 CheckpointInfo DescribeCheckpoint(const std::string& path);
 // The newest complete one. NOT_FOUND when there is none.
 absl::StatusOr<CheckpointInfo> NewestCheckpoint(std::string_view directory);
+
+// The complete one of the best evaluation so far, as the newest complete one knows it, of which
+// `validation` is. NOT_FOUND when there was no evaluation, or that checkpoint is not kept.
+absl::StatusOr<CheckpointInfo> BestCheckpoint(std::string_view directory);
 
 // The newest one whose every byte is as it was written.
 struct WholeCheckpoint {

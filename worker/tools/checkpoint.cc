@@ -54,6 +54,8 @@ void PrintTable(const v1::CheckpointList& list, std::ostream& out) {
   for (const v1::Checkpoint& item : list.checkpoints()) {
     out << absl::StreamFormat("%10d %14d %10s  %-21s %s", item.step(), item.tokens(),
                               FormatBytes(item.bytes()), TimeText(item.unix_ms()), item.path());
+    if (item.best())
+      out << absl::StreamFormat("  best (validation loss %.4f)", item.validation_loss());
     if (!item.complete()) out << "  DAMAGED: " << item.problem();
     out << "\n";
   }
@@ -86,9 +88,15 @@ absl::StatusOr<int64_t> FolderBytes(const std::string& folder) {
 absl::StatusOr<v1::CheckpointExport> Export(const CheckpointExportArgs& args) {
   v1::CheckpointExport result;
   result.set_checkpoint(args.checkpoint);
-  if (!IsCheckpoint(args.checkpoint)) {
-    ASSIGN_OR_RETURN(const CheckpointInfo newest, NewestCheckpoint(args.checkpoint));
-    result.set_checkpoint(newest.path);
+  const bool is_one = IsCheckpoint(args.checkpoint);
+  if (args.best && is_one) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--best: got ", args.checkpoint, ", which is one checkpoint; give its directory"));
+  }
+  if (!is_one) {
+    ASSIGN_OR_RETURN(const CheckpointInfo taken, args.best ? BestCheckpoint(args.checkpoint)
+                                                           : NewestCheckpoint(args.checkpoint));
+    result.set_checkpoint(taken.path);
   }
   SpecialTokens special;
   const auto tokenizer = TokenizerOfCheckpoint(result.checkpoint());
@@ -111,7 +119,13 @@ int RunCheckpointLs(const std::string& directory, const ToolOutput& output) {
   const absl::StatusOr<std::vector<CheckpointInfo>> list = ListCheckpoints(directory);
   if (!list.ok()) return FailTool(output, list.status());
   v1::CheckpointList message;
-  for (const CheckpointInfo& info : *list) *message.add_checkpoints() = ToMessage(info);
+  const absl::StatusOr<CheckpointInfo> best = BestCheckpoint(directory);
+  for (const CheckpointInfo& info : *list) {
+    v1::Checkpoint* added = message.add_checkpoints();
+    *added = ToMessage(info);
+    added->set_best(best.ok() && best->path == info.path);
+    if (added->best()) added->set_validation_loss(best->validation.best_loss);
+  }
   if (output.format == ToolFormat::kJson) {
     PrintJson(message, output.out);
   } else {

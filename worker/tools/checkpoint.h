@@ -22,6 +22,7 @@ struct CheckpointExportArgs {
   std::string checkpoint;     // one, or a directory of them (then the newest complete one)
   std::string output_folder;  // must not exist, or be empty
   std::string dtype = "f32";  // "f32", "bf16", "f16"
+  bool best = false;          // of a directory the one of the best evaluation instead
 };
 int RunCheckpointExport(const CheckpointExportArgs& args, const ToolOutput& output);
 

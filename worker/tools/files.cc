@@ -74,6 +74,7 @@ void AddCheckpoint(CLI::App* app, const Options& options, int* exit_code) {
   exported->add_option("--output", args.output_folder, "Folder to write")->required();
   exported->add_option("--dtype", args.dtype, "f32, bf16 or f16")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  exported->add_flag("--best", args.best, "Of a directory the one of the best evaluation");
   exported->callback([options, exit_code] {
     *exit_code = RunCheckpointExport(options->exported, options->tool_output());
   });

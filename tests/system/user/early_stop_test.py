@@ -33,6 +33,9 @@ class EarlyStopTest(TerraceTest):
                 self.assertEqual(result.done["best_eval_step"], 2)
                 self.assertEqual(steps_of(directory), [2, 6], "the best, and the newest")
                 manifest = json.loads((directory / "step-00000006" / "manifest.json").read_text())
+                self.assertRegex(self.terrace("ckpt", "ls", directory).out, r"step-00000002  best \(validation loss \d\.\d{4}\)\n")
+                out = self.terrace("ckpt", "export", directory, "--best", "--output", self.folder / f"best{ranks}").out
+                self.assertIn("step-00000002 to", out)
                 self.assertEqual((manifest["validation"]["best_step"], manifest["validation"]["worse"]), (2, 2))
                 self.assertAlmostEqual(manifest["validation"]["best_loss"], result.done["best_eval_loss"], places=6)
 

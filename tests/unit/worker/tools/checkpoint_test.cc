@@ -76,5 +76,37 @@ TEST_F(CheckpointToolTest, ExportTakesTheNewestOfADirectory) {
       3);
 }
 
+TEST_F(CheckpointToolTest, TheOneOfTheBestEvaluationIsMarkedAndCanBeExported) {
+  EXPECT_EQ(RunCheckpointExport({directory(), folder_.path("a"), "f32", true},
+                                Output(ToolFormat::kTable)),
+            3);
+  EXPECT_THAT(err_.str(), HasSubstr("no evaluation came before"));
+  StateFixture state;
+  state.Add("w", {8});
+  state.Clear();
+  const TrainingState training = {.validation = {.best_step = 10, .best_loss = 2.5, .worse = 1}};
+  ASSERT_TRUE(WriteCheckpoint(directory(),
+                              {.step = 30, .training = training, .spec = &state.spec()},
+                              state.state(), {})
+                  .ok());
+  ASSERT_EQ(RunCheckpointLs(directory(), Output(ToolFormat::kJson)), 0);
+  EXPECT_EQ(Answer()["checkpoints"][0]["best"], true);
+  EXPECT_EQ(Answer()["checkpoints"][0]["validation_loss"], 2.5);
+  EXPECT_EQ(Answer()["checkpoints"][2]["best"], false);
+  ASSERT_EQ(
+      RunCheckpointExport({directory(), folder_.path("b"), "f32", true}, Output(ToolFormat::kJson)),
+      0);
+  EXPECT_EQ(Answer()["checkpoint"], directory() + "/step-00000010");
+  EXPECT_EQ(RunCheckpointExport({directory() + "/step-00000010", folder_.path("c"), "f32", true},
+                                Output(ToolFormat::kTable)),
+            4);
+  EXPECT_THAT(err_.str(), HasSubstr("give its directory"));
+  std::filesystem::remove_all(directory() + "/step-00000010");
+  EXPECT_EQ(RunCheckpointExport({directory(), folder_.path("d"), "f32", true},
+                                Output(ToolFormat::kTable)),
+            3);
+  EXPECT_THAT(err_.str(), HasSubstr("checkpoint.keep_best"));
+}
+
 }  // namespace
 }  // namespace terrace
