@@ -192,6 +192,20 @@ void AddQueueFlags(CLI::App& app, QueueOptions& queue) {
          "--quota-devices-of", read_quotas,
          "the same of one user, in place of --quota-devices (alice=16); may be given again")
       ->type_name("USER=N");
+  const auto bytes = [&app, &queue](const char* flag, bool of_user, const char* meaning) {
+    const auto read = [flag, of_user, &queue](const std::vector<std::string>& quotas) {
+      for (const std::string& text : quotas) {
+        const std::string wrong = ReadBytesQuota(text, of_user, &queue);
+        if (!wrong.empty()) throw CLI::ValidationError(flag, wrong);
+      }
+    };
+    app.add_option_function<std::vector<std::string>>(flag, read, meaning)
+        ->type_name(of_user ? "USER:TIER=SIZE" : "TIER=SIZE");
+  };
+  bytes("--quota-memory", false,
+        "memory that the jobs of one user may hold together (host=1TiB; device, host or nvme); may "
+        "be given again");
+  bytes("--quota-memory-of", true, "the same of one user (alice:nvme=4TiB); may be given again");
 }
 
 void AddServe(CLI::App& app, ServeOptions& serve) {

@@ -19,4 +19,7 @@ std::string ReadSpan(const std::string& text, int64_t least, int64_t* seconds);
 // "alice=16": the quota of one user. Returns as above.
 std::string ReadQuota(const std::string& text, QueueOptions* queue);
 
+// "host=1TiB", or with a user "alice:host=1TiB": the quota of memory of a tier. Returns as above.
+std::string ReadBytesQuota(const std::string& text, bool of_user, QueueOptions* queue);
+
 }  // namespace terrace

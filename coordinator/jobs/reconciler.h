@@ -325,6 +325,7 @@ class Reconciler {
   // they have had.
   struct OwnerNow {
     uint32_t devices = 0;
+    TierBytes bytes = {};
     double device_seconds = 0;
   };
   std::map<std::string, OwnerNow, std::less<>> OwnersNow(int64_t unix_ms) const;

@@ -87,6 +87,10 @@ std::map<std::string, Reconciler::OwnerNow, std::less<>> Reconciler::OwnersNow(
     const v1::Job& job = jobs_.find(id)->second.job;
     OwnerNow& owner = owners[job.owner()];
     owner.devices += DevicesOf(job);
+    if (HoldsDevices(job.state())) {
+      const TierBytes bytes = BytesOf(job.plan());
+      for (size_t tier = 0; tier < kQueueTiers; ++tier) owner.bytes[tier] += bytes[tier];
+    }
     owner.device_seconds += DeviceSecondsOf(job, unix_ms);
   }
   for (const auto& [number, id] : index_.waiting()) owners[jobs_.find(id)->second.job.owner()];
@@ -123,7 +127,11 @@ Reconciler::QueueView Reconciler::QueueNow(const std::vector<const v1::Job*>& wa
   for (const auto& [name, owner] : owners_) {
     fair_shares_[name] = FairShareFactor(owner.device_seconds, total, owners_.size());
     index[name] = view.owners.size();
-    view.owners.push_back({name, owner.devices, queue_.QuotaOf(name)});
+    view.owners.push_back({.name = name,
+                           .devices_held = owner.devices,
+                           .devices_quota = queue_.QuotaOf(name),
+                           .bytes_held = owner.bytes,
+                           .bytes_quota = queue_.BytesQuotaOf(name)});
   }
   view.jobs.reserve(waiting.size());
   for (const v1::Job* job : waiting) {
@@ -205,6 +213,13 @@ v1::ListSharesResponse Reconciler::Shares() const {
     share->set_fair_share_factor(FairShareFactor(owner.device_seconds, total, owners.size()));
     share->set_devices(owner.devices);
     share->set_devices_quota(queue_.QuotaOf(name));
+    const TierBytes quota = queue_.BytesQuotaOf(name);
+    for (size_t tier = 0; tier < kQueueTiers; ++tier) {
+      v1::Share::Memory* memory = share->add_memory();
+      memory->set_tier(std::string(kQueueTierNames[tier]));
+      memory->set_bytes(owner.bytes[tier]);
+      memory->set_bytes_quota(quota[tier]);
+    }
     share->set_jobs_running(jobs[name].first);
     share->set_jobs_waiting(jobs[name].second);
   }

@@ -121,7 +121,19 @@ QueuedJob QueuedJobOf(const v1::Job& job) {
           .ranks = std::max<uint32_t>(1, job.plan().layout().ranks()),
           .priority = static_cast<double>(job.spec().priority()),
           .submitted_ms = job.submitted_unix_ms(),
-          .planned_ms = seconds.has_value() ? static_cast<int64_t>(*seconds * 1000) : kUnknownMs};
+          .planned_ms = seconds.has_value() ? static_cast<int64_t>(*seconds * 1000) : kUnknownMs,
+          .bytes = BytesOf(job.plan())};
+}
+
+TierBytes BytesOf(const v1::Plan& plan) {
+  const uint32_t stages = std::max<uint32_t>(1, plan.layout().pipeline_parallel());
+  const int64_t ranks = plan.layout().ranks() / stages;  // of each stage
+  TierBytes bytes = {};
+  for (const v1::StageMemory& memory : plan.memory()) {
+    const size_t tier = memory.tier() == v1::HOST ? 1 : memory.tier() == v1::NVME ? 2 : 0;
+    bytes[tier] += ranks * (memory.arena_bytes() + memory.external_bytes());
+  }
+  return bytes;
 }
 
 v1::Placement PlacementOf(const QueueDecision& decision, absl::Span<const QueueNode> nodes) {

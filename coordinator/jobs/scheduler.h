@@ -45,6 +45,8 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
 QueueNode QueueNodeOf(const NodeView& node);
 // A planned job that waits. `job` is borrowed for as long as the result is used.
 QueuedJob QueuedJobOf(const v1::Job& job);
+// What all ranks of a planned job hold, by the plan.
+TierBytes BytesOf(const v1::Plan& plan);
 // `nodes` are those that were scheduled for.
 v1::Placement PlacementOf(const QueueDecision& decision, absl::Span<const QueueNode> nodes);
 v1::Reason ReasonOf(WaitFor what);

@@ -5,12 +5,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
 
 namespace terrace {
+
+// Bytes on the device, in host memory and on NVMe.
+inline constexpr size_t kQueueTiers = 3;
+using TierBytes = std::array<int64_t, kQueueTiers>;
+inline constexpr std::array<std::string_view, kQueueTiers> kQueueTierNames = {"device", "host",
+                                                                              "nvme"};
 
 struct QueueOptions {
   // Of jobs whose spec has no time_limit; 0: none.
@@ -24,6 +32,9 @@ struct QueueOptions {
   // Devices that the jobs of one user may hold together; 0: any number.
   uint32_t devices_quota = 0;
   std::map<std::string, uint32_t, std::less<>> devices_quota_of;  // in place of that, by user
+  // The same of memory, by tier.
+  TierBytes bytes_quota = {};
+  std::array<std::map<std::string, int64_t, std::less<>>, kQueueTiers> bytes_quota_of;
 
   // A job that waits may take the devices of jobs whose spec asks for a priority that is at least
   // so much lower; 0: of none. From 2 on, since fair share adds up to 1.
@@ -36,6 +47,14 @@ struct QueueOptions {
     if (owner.empty()) return 0;
     const auto own = devices_quota_of.find(owner);
     return own == devices_quota_of.end() ? devices_quota : own->second;
+  }
+  TierBytes BytesQuotaOf(std::string_view owner) const {
+    TierBytes quota = {};
+    for (size_t tier = 0; tier < kQueueTiers && !owner.empty(); ++tier) {
+      const auto own = bytes_quota_of[tier].find(owner);
+      quota[tier] = own == bytes_quota_of[tier].end() ? bytes_quota[tier] : own->second;
+    }
+    return quota;
   }
 };
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
+#include "base/text/number_format.h"
 
 namespace terrace {
 namespace {
@@ -30,6 +31,20 @@ QueueDecision Waits(std::shared_ptr<const WaitStory> story) {
   QueueDecision decision;
   decision.waits = std::move(story);
   return decision;
+}
+
+struct QuotaNumbers {
+  std::string needs, held, quota;
+  bool is_too_large = false;  // whatever else the owner's jobs hold
+};
+
+WaitReason QuotaReason(std::string_view owner, const QuotaNumbers& numbers) {
+  std::string text =
+      absl::StrCat("needs ", numbers.needs, "; jobs of ", Absl(owner), " hold ", numbers.held,
+                   " of the ", numbers.quota, " that the quota allows");
+  if (numbers.is_too_large)
+    absl::StrAppend(&text, ": it starts only when the quota is raised, or submit a smaller job");
+  return {WaitFor::kQuota, std::move(text)};
 }
 
 QueueDecision Starts(std::vector<RankPlace> ranks) {
@@ -88,14 +103,23 @@ std::optional<WaitReason> QueueRound::BarredByArray(const QueuedJob& job) const 
 std::optional<WaitReason> QueueRound::BarredByQuota(const QueuedJob& job) const {
   if (job.owner == kNoOwner) return std::nullopt;
   const QueueOwner& owner = owners_[job.owner];
-  if (owner.devices_quota == 0 || owner.devices_held + job.ranks <= owner.devices_quota)
-    return std::nullopt;
-  std::string text = absl::StrCat("needs ", job.ranks, job.ranks == 1 ? " device" : " devices",
-                                  "; jobs of ", Absl(owner.name), " hold ", owner.devices_held,
-                                  " of the ", owner.devices_quota, " that the quota allows");
-  if (job.ranks > owner.devices_quota)
-    absl::StrAppend(&text, ": it starts only when the quota is raised, or submit a smaller job");
-  return WaitReason{WaitFor::kQuota, std::move(text)};
+  if (owner.devices_quota > 0 && owner.devices_held + job.ranks > owner.devices_quota) {
+    return QuotaReason(owner.name,
+                       {.needs = absl::StrCat(job.ranks, job.ranks == 1 ? " device" : " devices"),
+                        .held = absl::StrCat(owner.devices_held),
+                        .quota = absl::StrCat(owner.devices_quota),
+                        .is_too_large = job.ranks > owner.devices_quota});
+  }
+  for (size_t tier = 0; tier < kQueueTiers; ++tier) {
+    const int64_t quota = owner.bytes_quota[tier];
+    if (quota == 0 || owner.bytes_held[tier] + job.bytes[tier] <= quota) continue;
+    return QuotaReason(owner.name, {.needs = absl::StrCat(FormatBytes(job.bytes[tier]), " of ",
+                                                          Absl(kQueueTierNames[tier]), " memory"),
+                                    .held = FormatBytes(owner.bytes_held[tier]),
+                                    .quota = FormatBytes(quota),
+                                    .is_too_large = job.bytes[tier] > quota});
+  }
+  return std::nullopt;
 }
 
 bool QueueRound::IsTried(const QueuedJob& job, const Group& group) const {
@@ -144,7 +168,11 @@ std::vector<size_t> QueueRound::WorkersFor(const QueuedJob& job, const Group& gr
 std::vector<RankPlace> QueueRound::Take(const QueuedJob& job, const std::vector<size_t>& workers,
                                         int64_t end_ms) {
   std::vector<RankPlace> ranks;
-  if (job.owner != kNoOwner) owners_[job.owner].devices_held += job.ranks;
+  if (job.owner != kNoOwner) {
+    owners_[job.owner].devices_held += job.ranks;
+    for (size_t tier = 0; tier < kQueueTiers; ++tier)
+      owners_[job.owner].bytes_held[tier] += job.bytes[tier];
+  }
   if (job.array != kNoArray) ++arrays_[job.array].running;
   for (uint32_t rank = 0; rank < std::max<uint32_t>(1, job.ranks); ++rank) {
     const size_t node = workers[rank / job.need.devices];

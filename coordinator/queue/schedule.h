@@ -24,6 +24,7 @@
 
 #include "absl/types/span.h"
 #include "coordinator/queue/need.h"
+#include "coordinator/queue/options.h"
 
 namespace terrace {
 
@@ -35,6 +36,8 @@ struct QueueOwner {
   std::string_view name;
   uint32_t devices_held = 0;   // by jobs that are placed
   uint32_t devices_quota = 0;  // that they may hold together; 0: any number
+  TierBytes bytes_held = {};
+  TierBytes bytes_quota = {};  // as above
 };
 inline constexpr size_t kNoOwner = SIZE_MAX;
 
@@ -54,6 +57,7 @@ struct QueuedJob {
   double priority = 0;              // the higher starts first
   int64_t submitted_ms = 0;         // of the same priority the first starts first
   int64_t planned_ms = kUnknownMs;  // that it will hold its devices
+  TierBytes bytes = {};             // of all its ranks, as planned
   size_t owner = kNoOwner;          // index
   size_t array = kNoArray;          // index
   // What must happen before it may take devices, as a sentence; empty: nothing. Nothing is kept for

@@ -6,7 +6,7 @@ import time
 import unittest
 
 from service import ServiceTest, samples_of
-from support import FAILURE, INVALID_INPUT, NOT_FOUND, OK, RESOURCES
+from support import FAILURE, INVALID_INPUT, NOT_FOUND, OK, RESOURCES, USAGE
 
 ENDLESS = {"train.steps": 1_000_000}
 
@@ -129,6 +129,18 @@ class DependencyTest(ServiceTest):
         self.submit(self.job({"train.steps": 200, "resources.devices_per_node": 2}))
         self.assertIn("device time counts half after 7d", self.cli("shares").out)
         self.assertEqual(self.cli("shares", "-o", "json").json()["half_life_seconds"], "604800")
+
+    def test_quotas_of_memory_are_read_or_refused(self):
+        for options, told in ((("--quota-memory", "host=lots"), "which must be device, host or nvme and a size"),
+                              (("--quota-memory", "disk=1GiB"), "host=512GiB"),
+                              (("--quota-memory-of", "host=1GiB"), "which must be a user, device, host or nvme and a size")):
+            with self.subTest(options):
+                refused = self.terrace("serve", *options, program="terrace-coordinator", code=USAGE)
+                self.assertIn(told, refused.err)
+        self.coordinator_options = ("--quota-memory", "device=64GiB", "--quota-memory-of", "alice:host=1TiB")
+        self.start_service(1)
+        self.cli("watch", self.submit(self.job({"train.steps": 5})), code=OK)  # nobody is known: it has no quota
+        self.assertIn("USER", self.cli("shares").out)
 
 
 if __name__ == "__main__":

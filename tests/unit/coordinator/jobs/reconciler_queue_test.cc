@@ -122,5 +122,42 @@ TEST_F(ReconcilerQueueTest, AQuotaIsPerUserAndWaitsForTheUsersOwnJobs) {
   EXPECT_EQ(JobNow(Submit(Spec("nobody", 1))).state(), v1::STARTING) << "no owner, no quota";
 }
 
+TEST_F(ReconcilerQueueTest, AQuotaOfMemoryCountsWhatAllRanksAreToHold) {
+  AddWorker("w0", 8);
+  QueueOptions options;
+  options.bytes_quota[1] = int64_t{3} << 30;
+  options.bytes_quota_of[1]["carol"] = 0;
+  StartWith(options);
+  const auto submit = [this](const std::string& owner, uint32_t devices) {
+    const v1::JobSpec spec = Spec("a", devices);
+    auto planned = PrepareFake(spec, *reconciler_->BudgetNow(spec));
+    v1::StageMemory& host = *planned->plan.add_memory();
+    host.set_tier(v1::HOST);
+    host.set_arena_bytes(int64_t{1} << 30);
+    const auto job = reconciler_->Submit(spec, planned, {.owner = owner});
+    EXPECT_TRUE(job.ok()) << job.status();
+    Settle();
+    return job->id();
+  };
+  const std::string first = submit("alice", 2);
+  EXPECT_EQ(JobNow(first).state(), v1::STARTING);
+  const std::string second = submit("alice", 2);
+  EXPECT_EQ(JobNow(second).reason(), v1::REASON_QUOTA);
+  EXPECT_THAT(JobNow(second).message(),
+              HasSubstr("needs 2.0 GiB of host memory; jobs of alice hold 2.0 GiB of the 3.0 GiB "
+                        "that the quota allows, and"));
+  EXPECT_THAT(JobNow(submit("alice", 4)).message(),
+              HasSubstr("it starts only when the quota is raised"));
+  EXPECT_EQ(JobNow(submit("bob", 1)).state(), v1::STARTING);
+  EXPECT_EQ(JobNow(submit("carol", 4)).state(), v1::STARTING) << "any number";
+  const v1::Share alice = reconciler_->Shares().shares(0);
+  EXPECT_EQ(alice.memory(1).tier(), "host");
+  EXPECT_EQ(alice.memory(1).bytes(), int64_t{2} << 30);
+  EXPECT_EQ(alice.memory(1).bytes_quota(), int64_t{3} << 30);
+  ASSERT_TRUE(reconciler_->Cancel(first, true).ok());
+  Settle();
+  EXPECT_EQ(JobNow(second).state(), v1::STARTING);
+}
+
 }  // namespace
 }  // namespace terrace
