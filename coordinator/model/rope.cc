@@ -226,9 +226,11 @@ RopeConfig ReadRope(JsonReader& config, const RopeInput& input, std::vector<std:
   const nlohmann::json* object = config.Object(section);
   JsonReader scaling(object == nullptr ? empty : *object, absl::StrCat(section, "."), problems);
   const Places places = {.top = config, .scaling = scaling, .remarks = remarks};
-  if (IsNested(scaling)) return rope;
-
   CheckWholeHead(config);
+  if (IsNested(scaling)) {
+    for (const char* key : {"rope_theta", kTrained}) config.Has(key);  // known, not looked at now
+    return rope;
+  }
   CheckWholeHead(scaling);
   const double theta = ThetaOf(places);
   const std::string type = TypeOf(scaling);

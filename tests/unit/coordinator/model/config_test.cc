@@ -170,6 +170,16 @@ TEST(ConfigTest, Gpt2ReadsTheOtherNamesOfItsClass) {
   EXPECT_THAT(ErrorOf(both.dump()), HasSubstr("hidden_size: got \"big\""));
 }
 
+TEST(ConfigTest, KeysThatARefusedRopeDidNotComeToAreNotSaidToBeUnread) {
+  nlohmann::json json = Preset("llama-3.2-1b");
+  json["rope_scaling"] = {{"full_attention", {{"rope_type", "default"}}}};
+  json["partial_rotary_factor"] = 1.0;
+  json["rope_theta"] = 1e6;
+  json["original_max_position_embeddings"] = 8192;
+  EXPECT_THAT(ErrorOf(json.dump()), AllOf(HasSubstr("all layers of these families have one rope"),
+                                          testing::Not(HasSubstr("nothing reads"))));
+}
+
 TEST(ConfigTest, KeysThatNothingReadsAreSaidWithWhatIsMeant) {
   nlohmann::json json = Preset("gpt2");
   json["n_layers"] = 2;
