@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/paths/same_access.h"
 #include "base/status_macros.h"
 #include "base/text/json_text.h"
 
@@ -87,7 +89,9 @@ absl::Status Copy(const fs::path& from, const fs::path& to) {
               text.status().message());
     return absl::OkStatus();
   }
-  return WriteSyncedFile(to.string(), *text);
+  ASSIGN_OR_RETURN(const UniqueFd file, CreateWithAccessOf(from.string(), to.string()));
+  RETURN_IF_ERROR(WriteAll(file, std::as_bytes(std::span(*text)), to.string()));
+  return SyncFile(file, to.string());
 }
 
 // An empty object where the file is missing or holds something else.

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/paths/same_access.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -77,6 +78,7 @@ CacheName NameOf(const TokenCacheRequest& request) {
 
 std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const CacheName& name,
                                     const MappedFile& source) {
+  LimitAccessTo(request.source, name.path);
   absl::StatusOr<MappedFile> file = MappedFile::Open(name.path);
   if (!file.ok() || file->bytes().size() < sizeof(Header)) return std::nullopt;
   Header header;
@@ -112,8 +114,9 @@ class CacheWriter {
  public:
   CacheWriter(std::string path, TokenType type) : path_(std::move(path)), type_(type) {}
 
-  absl::Status Start() {
-    ASSIGN_OR_RETURN(fd_, CreateFile(path_));
+  // Tokens are the text in another form: who may not read it may not read them.
+  absl::Status Start(const std::string& source) {
+    ASSIGN_OR_RETURN(fd_, CreateWithAccessOf(source, path_));
     const Header empty = {};
     return WriteAll(fd_, std::as_bytes(std::span(&empty, 1)), path_);
   }
@@ -189,7 +192,7 @@ absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name,
       absl::StrCat("tokenising ", std::filesystem::path(request.source).filename().string());
   Throttle throttle(progress);
   CacheWriter writer(temporary, NarrowestType(tokenizer.vocabulary()));
-  RETURN_IF_ERROR(writer.Start());
+  RETURN_IF_ERROR(writer.Start(request.source));
   std::vector<int32_t> ids;
   const bool any_bytes = tokenizer.fingerprint() == "bytes";
   RETURN_IF_ERROR(VisitText(

@@ -1,7 +1,8 @@
 // The token cache: the tokens of one text file under one tokenizer, written once and then
 // memory-mapped (docs/formats.md has the bytes). A cache is written under a temporary name, fsynced
 // and renamed, while a file lock makes the other ranks of the node wait instead of doing the same
-// work. A text that changed (size or modification time) is tokenised again.
+// work. A text that changed (size or modification time) is tokenised again. A cache is open to whom
+// its text is.
 //
 // Thread-safe: no state; safe between processes.
 //

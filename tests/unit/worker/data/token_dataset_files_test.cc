@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <set>
 #include <string>
@@ -45,6 +47,25 @@ TEST_F(TokenDatasetTest, AFolderForTheCacheThatCannotBeMadeIsNamedByItsKey) {
   spec_.add_train(Put("t.txt", Letters(20)));
   spec_.set_cache(Put("occupied", "") + "/cache");
   EXPECT_THAT(OpenError(), HasSubstr("name another folder with data.cache"));
+}
+
+TEST_F(TokenDatasetTest, ACacheIsAsOpenAsItsText) {
+  const std::string text = Put("secret.txt", Letters(200));
+  spec_.add_train(text);
+  const auto mode_of_cache = [this] {
+    unsigned mode = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(spec_.cache())) {
+      if (entry.path().extension() == ".tokens")
+        mode = static_cast<unsigned>(entry.status().permissions());
+    }
+    return mode;
+  };
+  ASSERT_EQ(::chmod(text.c_str(), 0640), 0);
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(mode_of_cache(), 0640u);
+  ASSERT_EQ(::chmod(text.c_str(), 0600), 0);
+  ASSERT_TRUE(Open().ok()) << "it is as it was, and so is its cache";
+  EXPECT_EQ(mode_of_cache(), 0600u);
 }
 
 TEST_F(TokenDatasetTest, LlmcHeadersTellTheWidth) {
