@@ -208,6 +208,11 @@ void AddQueueFlags(CLI::App& app, QueueOptions& queue) {
   bytes("--quota-memory-of", true, "the same of one user (alice:nvme=4TiB); may be given again");
 }
 
+void AddRoots(CLI::App& app, JobRoots& roots) {
+  for (const RootOption& option : RootOptions())
+    app.add_option(option.flag, roots.*option.roots, option.meaning);
+}
+
 void AddServe(CLI::App& app, ServeOptions& serve) {
   app.add_option("--listen", serve.listen,
                  "host:port or interface:port for clients and workers; port 0: any free")
@@ -243,6 +248,7 @@ void AddServe(CLI::App& app, ServeOptions& serve) {
          "--plan-memory", serve.plan_memory_bytes,
          "that one plan may take (8GiB); a quarter of what this machine or control group has")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  AddRoots(app, serve.roots);
   AddQueueFlags(app, serve.queue);
 }
 
@@ -405,15 +411,19 @@ int Main(int argc, char** argv) {
   infer->add_option("--output", options.program_file, "file of the program")->required();
   CLI::App* planner =
       app.add_subcommand("planner", "plan for the coordinator that starts it")->group("");
+  AddRoots(*planner, options.serve.roots);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
   }
   log::Init("coordinator", log::ParseLevel(options.log_level));
-  if (serve->parsed()) return Exit(options, Serve(options.serve));
+  if (serve->parsed()) {
+    const absl::Status roots = CheckRoots(options.serve.roots);
+    return Exit(options, roots.ok() ? Serve(options.serve) : roots);
+  }
   if (restore->parsed()) return Restore(options);
-  if (planner->parsed()) return Exit(options, AnswerRequests());
+  if (planner->parsed()) return Exit(options, AnswerRequests(options.serve.roots));
   if (plan->parsed()) return Plan(options);
   if (explain->parsed()) return Explain(options);
   if (schema->parsed()) {

@@ -58,7 +58,8 @@ absl::Status CheckInputs(const v1::JobSpec& spec) {
   return CheckDataFiles(spec);
 }
 
-absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec) {
+absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec,
+                             const JobRoots& roots) {
   v1::ModelSpec& model = *spec->mutable_model();
   if (!model.config_json().empty()) return absl::OkStatus();
   if (const Preset* preset = FindPreset(model.config()); preset != nullptr) {
@@ -66,8 +67,10 @@ absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec)
     return absl::OkStatus();
   }
   std::filesystem::path path = std::filesystem::path(base_directory) / model.config();
+  RETURN_IF_ERROR(CheckReadPath("model.config", path.lexically_normal().string(), roots));
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) path /= "config.json";
+  RETURN_IF_ERROR(CheckReadPath("model.config", path.lexically_normal().string(), roots));
   absl::StatusOr<std::string> text = ReadTextFile(path.string(), kModelConfigBytesMax);
   if (!text.ok()) {
     return absl::InvalidArgumentError(
@@ -81,9 +84,10 @@ absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec)
 }
 
 absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory,
-                                        const v1::ArrayMember& member) {
+                                        const v1::ArrayMember& member, const JobRoots& roots) {
   ASSIGN_OR_RETURN(v1::JobSpec spec, ParseJobSpec(yaml, base_directory, member));
-  RETURN_IF_ERROR(ReadModelConfig(base_directory, &spec));
+  RETURN_IF_ERROR(CheckPathsOf(spec, roots));
+  RETURN_IF_ERROR(ReadModelConfig(base_directory, &spec, roots));
   RETURN_IF_ERROR(CheckInputs(spec));
   return spec;
 }

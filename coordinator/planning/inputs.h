@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/job_roots.h"
 #include "proto/v1/job.pb.h"
 
 namespace terrace {
@@ -17,15 +18,17 @@ inline constexpr int64_t kModelConfigBytesMax = 4 << 20;
 // Fills model.config_json, unless it is filled already, with the preset or the text of the file
 // that model.config names (a folder means the config.json in it). INVALID_ARGUMENT that starts with
 // "model.config:" when it is neither.
-absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec);
+absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec,
+                             const JobRoots& roots = {});
 
 // Paths of data and weights that lead to something that can be neither file nor folder, and data
 // that cannot be trained on (data_files.h), where the coordinator sees what the workers will:
 // INVALID_ARGUMENT that names key and path. What it does not see is the workers' to tell.
 absl::Status CheckInputs(const v1::JobSpec& spec);
 
-// ParseJobSpec, then ReadModelConfig and CheckInputs.
+// ParseJobSpec, then ReadModelConfig and CheckInputs. With roots all paths must lie below them.
 absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory,
-                                        const v1::ArrayMember& member = {});
+                                        const v1::ArrayMember& member = {},
+                                        const JobRoots& roots = {});
 
 }  // namespace terrace

@@ -35,7 +35,7 @@ constexpr int kNiceness = 10;
 constexpr absl::Duration kEndTimeout = absl::Seconds(1);
 
 // With both standard streams at the socket, no blocked signals, and away from a terminal's Ctrl-C.
-int Spawn(const std::string& program, int socket, pid_t* pid) {
+int Spawn(const std::string& program, std::vector<std::string>& words, int socket, pid_t* pid) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, socket, STDIN_FILENO);
@@ -46,9 +46,11 @@ int Spawn(const std::string& program, int socket, pid_t* pid) {
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  std::string name = "terrace-coordinator", command = "planner";
-  char* const arguments[] = {name.data(), command.data(), nullptr};
-  const int error = posix_spawn(pid, program.c_str(), &actions, &attributes, arguments, environ);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const int error =
+      posix_spawn(pid, program.c_str(), &actions, &attributes, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   return error;
@@ -79,7 +81,8 @@ absl::StatusOr<std::optional<v1::PlannerAnswer>> TakeAnswer(std::string* receive
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PlannerProcess>> PlannerProcess::Start(const std::string& program) {
+absl::StatusOr<std::unique_ptr<PlannerProcess>> PlannerProcess::Start(
+    const std::string& program, std::vector<std::string> arguments) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return NotStarted(errno, program);
@@ -87,7 +90,8 @@ absl::StatusOr<std::unique_ptr<PlannerProcess>> PlannerProcess::Start(const std:
   UniqueFd own(ends[0]);
   const UniqueFd other(ends[1]);
   pid_t pid = 0;
-  if (const int error = Spawn(program, other.get(), &pid); error != 0) {
+  arguments.insert(arguments.begin(), {"terrace-coordinator", "planner"});
+  if (const int error = Spawn(program, arguments, other.get(), &pid); error != 0) {
     return NotStarted(error, program);
   }
   return std::unique_ptr<PlannerProcess>(new PlannerProcess(pid, std::move(own)));

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,8 +33,9 @@ class PlannerProcess {
   // is Ask()'s result.
   using Watch = std::function<absl::Status(int64_t held_bytes)>;
 
-  // `program` is run with the argument "planner".
-  static absl::StatusOr<std::unique_ptr<PlannerProcess>> Start(const std::string& program);
+  // `program` is run with the argument "planner" and these.
+  static absl::StatusOr<std::unique_ptr<PlannerProcess>> Start(
+      const std::string& program, std::vector<std::string> arguments = {});
   // Kills it. Waits until it is gone, but not for one that the system does not let go.
   ~PlannerProcess();
   PlannerProcess(const PlannerProcess&) = delete;

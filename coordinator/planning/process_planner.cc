@@ -128,7 +128,7 @@ void ProcessPlanner::Run() {
 absl::StatusOr<v1::PlannerAnswer> ProcessPlanner::Do(Turn& turn, Idle& idle) {
   std::unique_ptr<PlannerProcess> process = std::exchange(idle.process, nullptr);
   if (process == nullptr || !process->IsIdle()) {
-    ASSIGN_OR_RETURN(process, PlannerProcess::Start(options_.program));
+    ASSIGN_OR_RETURN(process, PlannerProcess::Start(options_.program, ArgumentsOf(options_.roots)));
     idle.asked = 0;
   }
   if (turn.lane == Lane::kSlow) process->Yield();

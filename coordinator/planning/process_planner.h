@@ -23,6 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/planning/planner.h"
+#include "proto/job_roots.h"
 
 namespace terrace {
 
@@ -47,6 +48,7 @@ class ProcessPlanner final : public Planner {
     std::string program = "/proc/self/exe";
     absl::Duration time = absl::Minutes(5);  // of one plan, from its start
     int64_t memory_bytes = 0;                // of one plan; 0: PlanShare
+    JobRoots roots;                          // of paths in specs
   };
 
   explicit ProcessPlanner(const Options& options);

@@ -35,9 +35,10 @@ namespace {
 // Of /proc/self/oom_score_adj: before the coordinator and what it runs, which do not come back.
 constexpr int kOomScore = 800;
 
-absl::Status ReadSpec(const v1::ReadSpecWork& work, v1::PlannerAnswer* answer) {
+absl::Status ReadSpec(const v1::ReadSpecWork& work, const JobRoots& roots,
+                      v1::PlannerAnswer* answer) {
   ASSIGN_OR_RETURN(*answer->mutable_spec(),
-                   ReadJobSpec(work.yaml(), work.base_directory(), work.member()));
+                   ReadJobSpec(work.yaml(), work.base_directory(), work.member(), roots));
   if (work.to_train()) {
     RETURN_IF_ERROR(CheckDataLengths(answer->spec()));
     const std::string& directory = answer->spec().checkpoint().directory();
@@ -137,11 +138,11 @@ absl::Status Evaluate(const v1::EvaluateWork& work, const TellProgress& tell,
   return absl::OkStatus();
 }
 
-absl::Status Do(const v1::PlannerRequest& request, const TellProgress& tell,
+absl::Status Do(const v1::PlannerRequest& request, const TellProgress& tell, const JobRoots& roots,
                 v1::PlannerAnswer* answer) {
   switch (request.work_case()) {
     case v1::PlannerRequest::kReadSpec:
-      return ReadSpec(request.read_spec(), answer);
+      return ReadSpec(request.read_spec(), roots, answer);
     case v1::PlannerRequest::kPlan:
       return Plan(request.plan(), answer);
     case v1::PlannerRequest::kDescend:
@@ -188,13 +189,14 @@ Budget FromMessage(const v1::PlannerBudget& message) {
           .profile = message.profile()};
 }
 
-v1::PlannerAnswer AnswerOf(const v1::PlannerRequest& request, const TellProgress& tell) {
+v1::PlannerAnswer AnswerOf(const v1::PlannerRequest& request, const TellProgress& tell,
+                           const JobRoots& roots) {
   v1::PlannerAnswer answer;
-  const absl::Status status = Do(request, tell, &answer);
+  const absl::Status status = Do(request, tell, roots, &answer);
   return status.ok() ? answer : Failed(status);
 }
 
-absl::Status AnswerRequests() {
+absl::Status AnswerRequests(const JobRoots& roots) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::ofstream("/proc/self/oom_score_adj") << kOomScore;
   const TellProgress tell = [](const v1::EvaluationProgress& progress) {
@@ -207,7 +209,7 @@ absl::Status AnswerRequests() {
     const absl::Status read = ReadFrame(STDIN_FILENO, &request);
     if (absl::IsOutOfRange(read)) return absl::OkStatus();  // nobody asks any more
     RETURN_IF_ERROR(read);
-    absl::Status written = WriteFrame(STDOUT_FILENO, AnswerOf(request, tell));
+    absl::Status written = WriteFrame(STDOUT_FILENO, AnswerOf(request, tell, roots));
     if (absl::IsResourceExhausted(written)) written = WriteFrame(STDOUT_FILENO, Failed(written));
     RETURN_IF_ERROR(written);
   }

@@ -164,8 +164,10 @@ absl::Status WritePortFile(const std::string& path, int port) {
   return Rename(part, path);
 }
 
-ProcessPlanner::Options LimitsOf(const ServeOptions& options) {
-  return {.time = absl::Seconds(options.plan_seconds), .memory_bytes = options.plan_memory_bytes};
+ProcessPlanner::Options PlannerOptions(const ServeOptions& options) {
+  return {.time = absl::Seconds(options.plan_seconds),
+          .memory_bytes = options.plan_memory_bytes,
+          .roots = options.roots};
 }
 
 }  // namespace
@@ -179,7 +181,7 @@ absl::Status Serve(const ServeOptions& options) {
   ASSIGN_OR_RETURN(const auto tls, ServerTls::Make(options, gate));
   ASSIGN_OR_RETURN(auto store, SqliteStore::Open(options.state_directory + "/state.db"));
   const SystemClock clock;
-  ProcessPlanner processes(LimitsOf(options));
+  ProcessPlanner processes(PlannerOptions(options));
   CachingPlanner planner(processes);
   Control control({}, *store, clock, planner, options.queue);
   CoordinatorMetrics metrics(

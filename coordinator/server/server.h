@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/queue/options.h"
+#include "proto/job_roots.h"
 
 namespace terrace {
 
@@ -29,6 +30,7 @@ struct ServeOptions {
   std::string audit_log;                  // empty: audit.jsonl in the state directory
   bool exit_with_parent = false;
   int64_t plan_seconds = 300;     // that one plan may take
+  JobRoots roots;                 // below which paths in specs must lie
   int64_t plan_memory_bytes = 0;  // that one plan may take; 0: a quarter of the machine's
   QueueOptions queue;
 };

@@ -23,6 +23,8 @@
 #include "base/stop_signals.h"
 #include "base/utf8.h"
 #include "proto/peak_flops.h"
+#include "worker/confine/landlock.h"
+#include "worker/confine/syscall_filter.h"
 #include "worker/daemon/log_reader.h"
 #include "worker/daemon/metrics.h"
 #include "worker/daemon/peers.h"
@@ -58,6 +60,7 @@ class Daemon {
                      .die_with_daemon = options.stop_ranks_on_exit,
                      .privileges = options.privileges,
                      .rank_environment = options.rank_environment,
+                     .confine = options.confine,
                      .capacity = {.device_bytes = node.device_memory_bytes(),
                                   .host_bytes = node.memory_bytes()}},
                     {.post = [this](std::function<void()> work) { loop_.Post(std::move(work)); },
@@ -276,6 +279,15 @@ int64_t LeastAvailable(const std::vector<Supervisor::Metrics>& ranks) {
   return least;
 }
 
+RankConfinement ConfinementOf(const DaemonOptions& options) {
+  const std::optional<RankUser>& user = options.privileges.user;
+  const ConfineOptions& confine = options.confine;
+  return {.user = user.has_value() ? user->name : absl::StrCat("uid ", geteuid()),
+          .landlock = confine.sandbox ? LandlockVersion() : 0,
+          .seccomp = confine.sandbox && HasSeccomp(),
+          .roots = confine.roots.any()};
+}
+
 absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& options,
                                                          const v1::Node& node, Daemon* daemon) {
   const Agent::Options& agent = options.agent;
@@ -285,7 +297,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& op
        .tls_cert = agent.tls_cert,
        .tls_key = agent.tls_key,
        .tls_ca = agent.tls_ca},
-      [node, daemon, reader = std::make_shared<NodeUseReader>()]() -> std::string {
+      [node, daemon, confinement = ConfinementOf(options),
+       reader = std::make_shared<NodeUseReader>()]() -> std::string {
         WorkerSnapshot snapshot;
         if (!daemon->TakeSnapshot(&snapshot)) return "";
         snapshot.devices = node.devices();
@@ -293,9 +306,27 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const DaemonOptions& op
         snapshot.memory_bytes = node.memory_bytes();
         snapshot.version = node.version();
         snapshot.use = reader->Read();
+        snapshot.confinement = confinement;
         snapshot.nvme_available_bytes = LeastAvailable(snapshot.ranks);
         return WorkerMetricsText(snapshot);
       });
+}
+
+// Once, not in the log of each rank.
+void SayHowConfined(const ConfineOptions& confine) {
+  if (!confine.sandbox) {
+    log::Warn("ranks are not confined: --no-rank-sandbox");
+  } else if (LandlockVersion() == 0 || !HasSeccomp()) {
+    log::Warn("this kernel confines ranks less than others: ", DescribeSandbox(),
+              "; docs/security.md says what that leaves them");
+  } else {
+    log::Info("ranks are confined by ", DescribeSandbox());
+  }
+  if (!confine.roots.any()) {
+    log::Info(
+        "jobs may name any path that ranks can read or write: there is no --data-root, "
+        "--checkpoint-root, --cache-root or --offload-root");
+  }
 }
 
 // Ranks read data that others wrote. What they could do as this user is said at the start, where
@@ -309,8 +340,16 @@ absl::Status PrepareForRanks(const DaemonOptions& options) {
         "this worker runs as root, and so do its ranks, though without capabilities: every file of "
         "root is theirs; name an unprivileged user with --rank-user");
   }
-  return CheckPaths(privileges, {{state, X_OK, "--state-dir"},
-                                 {options.probe.rank_binary, X_OK, "--rank-binary"}});
+  RETURN_IF_ERROR(CheckRoots(options.confine.roots));
+  std::vector<NeededPath> needed = {{state, X_OK, "--state-dir"},
+                                    {options.probe.rank_binary, X_OK, "--rank-binary"}};
+  for (const RootOption& option : RootOptions()) {
+    for (const std::string& root : options.confine.roots.*option.roots)
+      needed.push_back({root, X_OK, option.flag});
+  }
+  RETURN_IF_ERROR(CheckPaths(privileges, needed));
+  SayHowConfined(options.confine);
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "worker/confine/confine.h"
 #include "worker/confine/privileges.h"
 #include "worker/daemon/agent.h"
 #include "worker/daemon/probe.h"
@@ -18,6 +19,7 @@ struct DaemonOptions {
   ProbeOptions probe;
   RankPrivileges privileges;                  // of ranks
   std::vector<std::string> rank_environment;  // names that pass to ranks beside those of the list
+  ConfineOptions confine;                     // of ranks
   std::string data_address;                   // as DataAddress() takes it
   std::string metrics_listen;                 // empty: no /metrics
   bool metrics_insecure = false;              // allows it without TLS off loopback

@@ -53,6 +53,10 @@ void AddRankOptions(CLI::App& app, DaemonOptions& options) {
          },
          "unprivileged user that ranks run as, where this worker runs as root; else its own")
       ->type_name("NAME");
+  for (const RootOption& option : RootOptions())
+    app.add_option(option.flag, options.confine.roots.*option.roots, option.meaning);
+  app.add_flag("!--no-rank-sandbox", options.confine.sandbox,
+               "ranks without Landlock and seccomp, for libraries that need what these refuse");
   app.add_option("--rank-env", options.rank_environment,
                  "names of variables that ranks get beside the listed ones")
       ->delimiter(',')

@@ -103,6 +103,19 @@ const WorkerSeries kWorkerSeries[] = {
      [](const WorkerSnapshot& snapshot, MetricFamily& family) {
        Add(family, {}, snapshot.connected ? 1 : 0);
      }},
+    {{"terrace_rank_confinement_info", kGauge, "", "user, landlock, seccomp, roots",
+      "1; as which user ranks run here, and what keeps them from other files and calls: the "
+      "version of Landlock (0: none), seccomp, and whether paths of jobs lie below roots."},
+     [](const WorkerSnapshot& snapshot, MetricFamily& family) {
+       const RankConfinement& confinement = snapshot.confinement;
+       const auto yes = [](bool is) { return is ? "yes" : "no"; };
+       Add(family,
+           {{"user", confinement.user},
+            {"landlock", absl::StrCat(confinement.landlock)},
+            {"seccomp", yes(confinement.seccomp)},
+            {"roots", yes(confinement.roots)}},
+           1);
+     }},
     {{"terrace_build_info", kGauge, "", "program, version", "1; what runs here."},
      [](const WorkerSnapshot& snapshot, MetricFamily& family) {
        Add(family, {{"program", "terrace-worker"}, {"version", snapshot.version}}, 1);

@@ -16,6 +16,14 @@
 
 namespace terrace {
 
+// What keeps the ranks here from the rest of the machine.
+struct RankConfinement {
+  std::string user;
+  int landlock = 0;  // version of the kernel's; 0: none
+  bool seccomp = false;
+  bool roots = false;  // paths of jobs lie below some
+};
+
 struct WorkerSnapshot {
   std::vector<Supervisor::Metrics> ranks;
   std::string version;
@@ -24,6 +32,7 @@ struct WorkerSnapshot {
   int64_t memory_bytes = 0;         // of the node
   bool connected = false;           // to the coordinator
   NodeUse use;
+  RankConfinement confinement;
   int64_t nvme_available_bytes = 0;  // of the fullest drive that a rank offloads to; 0: none does
 };
 

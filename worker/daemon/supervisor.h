@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "proto/v1/worker.pb.h"
+#include "worker/confine/confine.h"
 #include "worker/confine/privileges.h"
 #include "worker/daemon/memory/memory_watch.h"
 #include "worker/daemon/program_cache.h"
@@ -58,6 +59,7 @@ class Supervisor {
     bool die_with_daemon = false;
     RankPrivileges privileges = {};
     std::vector<std::string> rank_environment;  // names that pass beside those of the list
+    ConfineOptions confine = {};
     MemoryWatch::Capacity capacity = {};
     Starting starting = {};
   };

@@ -104,6 +104,7 @@ void Supervisor::Launch(const Key& key, Rank& rank, const std::string& program) 
                                           .privileges = options_.privileges,
                                           .environment = options_.rank_environment,
                                           .config = rank.config,
+                               .arguments = ArgumentsOf(options_.confine),
                                           .die_with_daemon = options_.die_with_daemon},
                                          HandlersOf(key));
     status = process.status();

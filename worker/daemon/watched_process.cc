@@ -107,6 +107,7 @@ absl::StatusOr<std::unique_ptr<WatchedProcess>> WatchedProcess::Start(const Rank
   ASSIGN_OR_RETURN(UniqueFd pid_file, OpenFor(PidPath(folder), O_WRONLY | O_CREAT | O_TRUNC));
   std::vector<std::string> arguments = {launch.binary, "run", "--config", ConfigPath(folder),
                                         "--daemon"};
+  arguments.insert(arguments.end(), launch.arguments.begin(), launch.arguments.end());
   std::vector<std::string> environment = Environment(launch);
   const std::vector<char*> argument_pointers = Pointers(arguments);
   const std::vector<char*> environment_pointers = Pointers(environment);

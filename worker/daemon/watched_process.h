@@ -37,6 +37,7 @@ struct RankLaunch {
   RankPrivileges privileges;
   std::vector<std::string> environment;  // names of variables that pass beside those of the list
   v1::RankConfig config;
+  std::vector<std::string> arguments;  // beside those that name the configuration
   bool die_with_daemon = false;  // the kernel kills the rank when the daemon's loop thread ends
 };
 

@@ -12,11 +12,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/exit_code.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "base/stop_signals.h"
+#include "worker/confine/confine.h"
 #include "worker/rank/environment.h"
 #include "worker/rank/program_file.h"
 #include "worker/rank/rank_process.h"
+#include "worker/reporting/failure.h"
 #include "worker/tools/tools.h"
 
 namespace terrace {
@@ -25,6 +29,8 @@ namespace {
 struct RunOptions {
   std::string config;
   bool daemon = false;
+  ConfineOptions confine;
+  bool no_sandbox = false;
 };
 
 // SIGTERM and SIGINT: finish the step, write a checkpoint, end; before the first step just end.
@@ -37,7 +43,28 @@ void ServeSignals(StopSignals* signals, Commands* commands, Reporter* reporter) 
   }
 }
 
-int RunRank(const v1::RankConfig& config, bool daemon) {
+// Before it may write nowhere else.
+absl::Status MakeFolder(const SpecPath& path) {
+  const absl::Status made = MakeDirectories(path.path);
+  if (made.ok()) return made;
+  const bool is_checkpoint = path.field == "checkpoint.directory";
+  return WithReason(
+      absl::Status(made.code(), absl::StrCat(path.field, ": ", made.message(),
+                                             "; name a folder that this worker can write")),
+      is_checkpoint ? v1::REASON_CHECKPOINT_ERROR : v1::REASON_DATA_ERROR);
+}
+
+// The reasons are those of input: what a worker does not allow stays so after a restart.
+absl::Status Confine(const v1::RankConfig& config, const ConfineOptions& options) {
+  RETURN_IF_ERROR(WithReason(CheckPathsOf(config.spec(), options.roots), v1::REASON_INVALID_SPEC));
+  for (const SpecPath& path : PathsOf(config.spec())) {
+    if (path.is_made) RETURN_IF_ERROR(MakeFolder(path));
+  }
+  return ConfineRank(config, options);
+}
+
+// `confined`: what came of it, which is reported as the rank's own end.
+int RunRank(const v1::RankConfig& config, bool daemon, const absl::Status& confined) {
   auto signals = StopSignals::Block(/*watch_parent=*/false);
   if (!signals.ok()) {
     log::Error(signals.status().message());
@@ -48,6 +75,10 @@ int RunRank(const v1::RankConfig& config, bool daemon) {
   const SystemClock clock;
   Commands commands;
   Reporter reporter(config, &clock);
+  if (!confined.ok()) {
+    reporter.End(confined, /*stopped_early=*/false, ToInt(ExitCode::kFailure));
+    return ToInt(ExitCode::kFailure);
+  }
   std::thread(ServeSignals, &*signals, &commands, &reporter).detach();
   RankProcess process(config, daemon, &commands, &reporter, &clock);
   const absl::StatusOr<bool> stopped_early = process.Run();
@@ -66,7 +97,9 @@ int Run(const RunOptions& options, char** argv) {
   }
   RestartWithEnvironment(argv, std::max<int>(1, config->threads()), config->local_ranks() > 1);
   log::Init(absl::StrCat("rank ", config->rank()), log::Level::kInfo);
-  return RunRank(*config, options.daemon);
+  // A rank that a person starts by hand may do what that person may.
+  return RunRank(*config, options.daemon,
+                 options.daemon ? Confine(*config, options.confine) : absl::OkStatus());
 }
 
 }  // namespace
@@ -78,7 +111,13 @@ void AddRunTool(CLI::App* app, char** argv, int* exit_code) {
                   "RankConfig: protobuf, or JSON when it ends in .json")
       ->required();
   run->add_flag("--daemon", options->daemon, "Serve the link in the run directory and wait for Go");
-  run->callback([options, argv, exit_code] { *exit_code = Run(*options, argv); });
+  for (const RootOption& option : RootOptions())
+    run->add_option(option.flag, options->confine.roots.*option.roots, option.meaning);
+  run->add_flag("--no-sandbox", options->no_sandbox, "With --daemon: without Landlock and seccomp");
+  run->callback([options, argv, exit_code] {
+    options->confine.sandbox = !options->no_sandbox;
+    *exit_code = Run(*options, argv);
+  });
 }
 
 }  // namespace terrace

@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rank may do on its machine: which user it runs as, what it gets of its worker's environment, which files it reaches.
 The parts that need root say so; what a kernel lacks is skipped by name."""
+import ctypes
 import os
 import pathlib
 import pwd
+import sys
 import unittest
 
 from service import ServiceTest
-from support import INVALID_INPUT
+from support import BIN, INVALID_INPUT, learnable_text
 
 USER = "nobody"
 SECRET = "d3b07384d113edec49eaa6238ad5ff00"
 ROOT = unittest.skipUnless(os.geteuid() == 0, "only root starts ranks as another user")
+HAS_LANDLOCK = ctypes.CDLL(None).syscall(444, None, 0, 1) > 0  # landlock_create_ruleset: which version there is
 LONG = {"train.steps": 100000, "checkpoint.every_steps": 20, "checkpoint.keep": 2}
 
 
@@ -45,7 +48,7 @@ class ConfinementTest(ServiceTest):
         status = status_of(pid)
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             self.assertEqual(int(status[name], 16), 0, name)
-        self.assertEqual(status["NoNewPrivs"], "1")
+        self.assertEqual((status["NoNewPrivs"], status["Seccomp"]), ("1", "2"))
         limits = limits_of(pid)
         self.assertEqual(limits["Max core file size"], ["0", "0"])
         self.assertLessEqual(int(limits["Max open files"][1]), 1 << 20)
@@ -142,6 +145,94 @@ class UserTest(ConfinementTest):
                              program="terrace-worker").wait()
         self.assertNotEqual(refused.code, 0)
         self.refused(refused, "--state-dir", str(hidden / "state"), USER, "the folders above it")
+
+
+class RootsTest(ConfinementTest):
+    """Paths of jobs below the folders that an operator allows."""
+
+    def setUp(self):
+        super().setUp()
+        for kind in ("data", "checkpoint", "cache", "offload"):
+            (self.folder / kind).mkdir()
+        self.roots = [word for kind in ("data", "checkpoint", "cache", "offload")
+                      for word in (f"--{kind}-root", self.folder / kind)]
+
+    def inside(self, changes=None):
+        self.write("data/corpus.txt", learnable_text(60_000))
+        return self.job({"data.train": str(self.folder / "data/corpus.txt"), "data.cache": str(self.folder / "cache/tokens"),
+                         "checkpoint.directory": str(self.folder / f"checkpoint/{self.jobs}"), **(changes or {})})
+
+    def refused_job(self, changes, *words):
+        refused = self.cli("submit", "--watch", self.inside(changes), "-o", "json", code=None)
+        self.assertEqual(refused.code, INVALID_INPUT, str(refused))
+        self.refused(refused, *words)
+        return refused
+
+    def test_jobs_stay_below_the_roots(self):
+        self.service(*self.roots)
+        job = self.submit(self.inside({"train.steps": 40, "checkpoint.every_steps": 20}))
+        self.assertEqual(self.wait_for_state(job, "SUCCEEDED", "FAILED")["state"], "SUCCEEDED")
+        (self.folder / "data/out.txt").symlink_to("/etc/passwd")
+        (self.folder / "data/up").symlink_to("../offload")
+        os.mkfifo(self.folder / "data/pipe.txt")
+        secret = self.write("secret.txt", learnable_text(60_000))
+        for changes, words in (
+                ({"data.train": str(secret)}, ("data.train", str(secret), "lies below none of", "--data-root")),
+                ({"data.train": str(self.folder / "data/../secret.txt")}, ("data.train", str(secret), "--data-root")),
+                ({"data.validation": str(self.folder / "data/out.txt")}, ("data.validation", "leads out of", "symbolic link")),
+                ({"data.train": str(self.folder / "data/pipe.txt")}, ("data.train", "a FIFO")),
+                ({"model.init": "/etc/terrace"}, ("model.init", "/etc/terrace", "--data-root or --checkpoint-root")),
+                ({"data.cache": str(self.folder / "data/tokens")}, ("data.cache", "--cache-root", str(self.folder / "cache"))),
+                ({"checkpoint.directory": str(self.folder / "data/up/x")}, ("checkpoint.directory", "--checkpoint-root"))):
+            with self.subTest(changes=changes):
+                refused = self.refused_job(changes, *words)
+                self.assertEqual(refused.events("step"), [])
+        self.assertEqual(list((self.folder / "offload").iterdir()), [])
+
+    def test_a_coordinator_with_roots_refuses_at_submission(self):
+        self.coordinator_options = tuple(self.roots)
+        self.start_coordinator()
+        secret = self.write("secret/config.json", '{"secret": 1}')
+        for changes, words in (({"data.train": "/etc/passwd.txt"}, ("data.train", "/etc/passwd.txt", "--data-root")),
+                               ({"model.config": str(secret)}, ("model.config", str(secret), "lies below none of")),
+                               ({"model.config": str(secret.parent)}, ("model.config", "lies below none of"))):
+            refused = self.cli("submit", self.inside(changes), "-o", "json", code=INVALID_INPUT)
+            self.refused(refused, *words)
+        self.assertEqual(self.cli("ls", "--all", "-o", "json").json()["jobs"], [])
+        self.submit(self.inside())  # it waits for a worker
+
+    def test_a_worker_without_a_root_of_a_kind_takes_no_such_paths(self):
+        self.service(*self.roots[:4])
+        self.refused_job({}, "data.cache", "there is no --cache-root")
+
+    def test_roots_that_are_no_folders_end_the_worker(self):
+        self.start_coordinator()
+        refused = self.start("--coordinator", self.address, "--state-dir", self.folder / "state", "--data-root",
+                             self.folder / "absent", program="terrace-worker").wait()
+        self.assertNotEqual(refused.code, 0)
+        self.refused(refused, "--data-root", str(self.folder / "absent"), "create it first")
+
+    @unittest.skipUnless(HAS_LANDLOCK, "this kernel has no Landlock")
+    def test_what_lies_behind_a_folder_of_weights_is_not_read(self):
+        """The path itself is below a root; a link in the folder that it names leads out, which only the kernel sees."""
+        self.service(*self.roots)
+        weights = self.folder / "data/weights"
+        weights.mkdir()
+        self.write("hidden/model.safetensors", b"not for this job")
+        (weights / "model.safetensors").symlink_to(self.folder / "hidden/model.safetensors")
+        refused = self.refused_job({"model.init": str(weights)}, "model.init", "Permission denied")
+        self.assertEqual(refused.events("step"), [])
+
+    def test_without_landlock_it_is_said_and_jobs_train_on(self):
+        self.start_coordinator()
+        worker = self.run_command([sys.executable, pathlib.Path(__file__).parent / "without_io_uring.py", "--call", "444", BIN / "terrace-worker",
+                                   "--coordinator", self.address, "--name", "worker-0", "--state-dir", self.folder / "worker-0",
+                                   "--stop-ranks-on-exit", *self.roots])
+        self.wait_until(lambda: self.node_states().get("worker-0") == "ready", "the worker is ready")
+        self.assertIn("no Landlock, seccomp", str(worker.result()))
+        job = self.submit(self.inside())
+        self.assertEqual(self.wait_for_state(job, "SUCCEEDED", "FAILED")["state"], "SUCCEEDED")
+        self.refused_job({"data.train": "/etc/passwd.txt"}, "data.train", "--data-root")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ WorkerSnapshot SnapshotOf(uint32_t ranks) {
   WorkerSnapshot snapshot{.version = "1.2.3", .devices = ranks, .connected = true};
   for (uint32_t rank = 0; rank < ranks; ++rank) snapshot.ranks.push_back(RankOf(rank));
   snapshot.use = {.host_available_bytes = 5, .lock_limit_bytes = 6, .joules = {{"package-0", 2.5}}};
+  snapshot.confinement = {.user = "terrace", .landlock = 4, .seccomp = true};
   snapshot.nvme_available_bytes = 900;
   return snapshot;
 }
@@ -75,6 +76,12 @@ TEST(WorkerMetricsTest, SaysWhatIsLeftAndWhatEnergyIsTaken) {
   EXPECT_THAT(text, HasSubstr("terrace_memory_lock_limit_bytes 6\n"));
   EXPECT_THAT(text,
               HasSubstr("terrace_build_info{program=\"terrace-worker\",version=\"1.2.3\"} 1\n"));
+}
+
+TEST(WorkerMetricsTest, SaysHowRanksAreConfined) {
+  EXPECT_THAT(WorkerMetricsText(SnapshotOf(1)),
+              HasSubstr("terrace_rank_confinement_info{user=\"terrace\",landlock=\"4\","
+                        "seccomp=\"yes\",roots=\"no\"} 1\n"));
 }
 
 TEST(WorkerMetricsTest, ShowsTheLayersThatNeedMost) {
