@@ -26,6 +26,7 @@ void FuzzMegatron(std::string_view input);
 void FuzzCluster(std::string_view input);
 // Files: targets_file.cc.
 void FuzzSafetensors(std::string_view input);
+void FuzzTokenFile(std::string_view input);
 void FuzzTokenizerJson(std::string_view input);
 void FuzzSentencePiece(std::string_view input);
 void FuzzManifest(std::string_view input);
@@ -38,6 +39,7 @@ inline constexpr FuzzTarget kFuzzTargets[] = {
     {"megatron", &FuzzMegatron},
     {"cluster", &FuzzCluster},
     {"safetensors", &FuzzSafetensors},
+    {"token_file", &FuzzTokenFile},
     {"tokenizer_json", &FuzzTokenizerJson},
     {"sentencepiece", &FuzzSentencePiece},
     {"manifest", &FuzzManifest},

@@ -13,12 +13,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/check/program_check.h"
+#include "proto/tokens/token_file.h"
 #include "proto/v1/program.pb.h"
 #include "tests/fuzz/judge.h"
 #include "tests/fuzz/target.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors/safetensors_header.h"
 #include "worker/data/sentencepiece_tokenizer.h"
+#include "worker/data/token_segment.h"
 #include "worker/data/tokenizer_json/tokenizer_json.h"
 
 namespace terrace {
@@ -72,6 +74,31 @@ void FuzzSafetensors(std::string_view input) {
                       header->data_offset + entry.end <= file_bytes,
                   "a tensor lies inside the file", entry.name);
     }
+  }
+}
+
+// As a .bin, and as the .idx beside another one.
+void FuzzTokenFile(std::string_view input) {
+  const auto bytes = std::as_bytes(std::span(input.data(), input.size()));
+  for (const int64_t vocabulary : {512, 70'000}) {
+    const auto run = ReadTokenFile("tokens.bin", bytes, input.size(), vocabulary);
+    if (!run.ok()) {
+      JudgeRefusal(run.status());
+      continue;
+    }
+    const int64_t end = run->offset + run->count * static_cast<int64_t>(run->type);
+    FuzzRequire(run->offset >= 0 && run->count >= 0 && end <= static_cast<int64_t>(input.size()),
+                "tokens lie inside the file", "");
+    FindBeyond(run->type, bytes.data() + run->offset, run->count, vocabulary);
+  }
+  Written("indexed.bin", std::string(64, '\1'));
+  const auto segment = OpenTokenFile(Written("indexed.idx", input), 512);
+  if (!segment.ok()) return JudgeRefusal(segment.status());
+  std::vector<int32_t> ids(segment->count);
+  segment->Read(0, ids);
+  for (int64_t i = 0; segment->document_end && i < segment->documents; ++i) {
+    const int64_t end = segment->document_end(i);
+    FuzzRequire(end >= 0 && end <= segment->count, "a document ends inside the file", "");
   }
 }
 
