@@ -27,8 +27,8 @@ std::span<const RefusedCall> RefusedCalls();
 bool HasSeccomp();
 
 // From here on, for this thread and what it starts. False where the kernel has no seccomp, or this
-// machine's calls are not known: then nothing has changed. Costs a step nothing that can be
-// measured: no mitigation is switched on for it. REQUIRES: no_new_privs, or root.
+// machine's calls are not known: then nothing has changed. It switches on no mitigation of the
+// processor, which would slow the arithmetic down. REQUIRES: no_new_privs, or root.
 absl::StatusOr<bool> RefuseCalls(bool allow_io_uring);
 
 }  // namespace terrace
