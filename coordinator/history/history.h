@@ -1,8 +1,10 @@
-// The whole life of one job as series, thinned with age, for pictures: what its events and its
-// ranks' memory said. Bounded (thinned.h): about 200 KiB for a million steps.
+// Keeps the whole life of one job as series for pictures, made of its events and of what its ranks
+// held. Series are thinned with age and so bounded (thinned.h): about 200 KiB for a million steps.
 //
-// A restarted job tells steps again from its checkpoint on; the newer ones take the older ones'
-// place. Not thread-safe.
+// A restarted job tells steps again from its checkpoint on; the newer ones take the place of the
+// older ones.
+//
+// Thread-compatible.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,12 +23,12 @@ namespace terrace {
 class History {
  public:
   History() = default;
-  // As Message() gave it.
+  // From what Message() gave.
   explicit History(const v1::JobHistory& message);
 
   // Events in order of their sequence; those that are known already are ignored.
   void Add(const v1::JobEvent& event);
-  // What the ranks hold now; of each tier and class the rank that holds most counts.
+  // Adds what the ranks hold now. Of each tier and class the rank that holds the most counts.
   void AddMemory(int64_t unix_ms, const v1::GetMemoryResponse& memory);
 
   v1::JobHistory Message() const;

@@ -1,5 +1,5 @@
-// The jobs that have not ended by what is to be done about them, so that a pass of the control loop
-// touches those that something has happened to, however many there are.
+// Sorts the jobs that have not ended by what is to be done about them, so that a pass of the
+// control loop touches only those that something has happened to, however many there are.
 //
 // Holds ids only. Thread-compatible.
 //
@@ -19,27 +19,28 @@ namespace terrace {
 
 class JobIndex {
  public:
-  // A job that is new, or has changed.
+  // Takes a job that is new or has changed.
   void Put(const v1::Job& job);
   void Erase(std::string_view id);
 
-  // With a gang, or the rest of one: STARTING, RUNNING or RECOVERING.
+  // Jobs that have a gang or the rest of one: STARTING, RUNNING or RECOVERING.
   const std::set<std::string>& with_gang() const { return with_gang_; }
-  // That have a plan and wait to be placed, by the number of their submission.
+  // Jobs that have a plan and wait to be placed, by the number of their submission.
   const std::map<int64_t, std::string>& waiting() const { return waiting_; }
-  // For which a plan is to be made, or made anew, as soon as a worker could hold them.
+  // Jobs that get a plan, or a new one, as soon as a worker could hold them.
   const std::set<std::string>& unplanned() const { return unplanned_; }
-  // That wait for a smaller layout.
+  // Jobs that wait for a smaller layout.
   const std::set<std::string>& shrinking() const { return shrinking_; }
-  // Of with_gang() those whose gang is, or was, placed on that worker.
+  // Those of with_gang() whose gang is, or was, placed on that worker.
   const std::set<std::string>& On(std::string_view worker) const;
-  // One that writes its checkpoints there, of a path without a slash at its end; empty: none does.
+  // A job that writes its checkpoints into this directory; empty: none does. The path has no slash
+  // at its end.
   std::string_view WriterTo(std::string_view directory) const;
 
   // Jobs that start only after that one.
   std::vector<std::string> DependentsOf(std::string_view id) const;
 
-  // Without the slash that a path may have at its end.
+  // Removes the slash that a path may have at its end.
   static std::string_view DirectoryName(std::string_view path);
 
  private:

@@ -1,10 +1,10 @@
-// Which ranks a job that stands still waits for, read off where all of its ranks stand: the
-// progress that their daemons see from outside, also of a rank that is stopped.
+// Finds the ranks that a job which stands still waits for, from where all of its ranks stand. Their
+// daemons see that progress from outside, also of a rank that is stopped.
 //
-// In order: whoever's process is stopped; else whoever executes something that needs no other rank
-// (it computes, reads, writes); else whoever is behind the others, in the order of activities or
-// among the exchanges of a group; else nobody is behind, and nothing comes through between those
-// that stand in one exchange.
+// These are, in this order: ranks whose process is stopped; else ranks that execute something which
+// needs no other rank (they compute, read or write); else ranks that are behind the others, in the
+// order of activities or among the exchanges of a group. Otherwise nobody is behind, and nothing
+// comes through between the ranks that stand in one exchange.
 //
 // Pure and thread-safe: no state.
 //
@@ -23,14 +23,15 @@
 namespace terrace {
 
 inline constexpr int kHangRanksTold = 16;
-// A process that is stopped goes on by nobody's doing but a person's.
+// So long a process must have been stopped: only a person lets it go on.
 inline constexpr int64_t kStoppedMs = 5'000;
-// What a rank may stand in its step, at least, and in steps' times.
+// So long a rank may stand in its step: at least so many ms, and so many times a step's time.
 inline constexpr int64_t kStandingMs = 10'000;
 inline constexpr double kStandingSteps = 3;
-// Before the first step has ended nobody knows how long one takes.
+// The same before the first step has ended, when nobody knows how long one takes.
 inline constexpr int64_t kFirstStandingMs = 60'000;
-// Without a byte read or written, while it waits for a checkpoint: a drive may sync for minutes.
+// The same while it waits for a checkpoint and no byte is read or written: a drive may sync for
+// minutes.
 inline constexpr int64_t kCheckpointStandingMs = 300'000;
 
 // How long a rank may stand in a step; `step_seconds`: the longest known.
@@ -38,9 +39,9 @@ int64_t StandingMs(double step_seconds, bool has_stepped);
 
 struct FoundHang {
   v1::Hang hang{};
-  int64_t standing_ms = 0;  // of the ranks that the others wait for, the shortest
+  int64_t standing_ms = 0;  // the shortest of the ranks that the others wait for
 };
-// Nothing while any rank moves, but for a process that is stopped. REQUIRES: all are reported.
+// Finds nothing while any rank moves, unless a process is stopped. REQUIRES: all are reported.
 std::optional<FoundHang> FindHang(absl::Span<const RankView> ranks, int64_t standing_ms,
                                   int64_t unix_ms);
 // Whether both tell of one thing: the same ranks, in the same step, stopped or not.

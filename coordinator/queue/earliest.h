@@ -19,12 +19,13 @@ struct Earliest {
   std::vector<size_t> nodes;   // of which `need.devices` are free then; as many as are needed
 };
 
-// Of these workers, by index, those on which the job could start first; of as early ones those with
-// the fewest free devices now, so that the others stay free. No nodes: it is not known when.
+// Finds the workers among `matching` (indexes) on which the job could start first. Where several
+// are free at the same time it takes those with the fewest free devices now, so that the others
+// stay free. The result has no nodes where the time is not known.
 Earliest EarliestFor(const Need& need, absl::Span<const size_t> matching,
                      absl::Span<const QueueNode> nodes);
 
-// The job holds devices there from `earliest` until `until_ms`: those that are free first.
+// Marks the devices that are free first as held by the job from `earliest` until `until_ms`.
 void Hold(const Need& need, const Earliest& earliest, int64_t until_ms,
           std::vector<QueueNode>* nodes);
 
