@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -10,6 +12,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/text/number_format.h"
+#include "base/unique_fd.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
@@ -23,10 +26,9 @@ absl::StatusOr<size_t> Fetch(Connection& connection, const std::string& path) {
   const std::string part = path + ".part";
   const auto remove_part = absl::MakeCleanup([&part] { unlink(part.c_str()); });
   unlink(part.c_str());
-  ASSIGN_OR_RETURN(const UniqueFd file, CreateFile(part));
-  std::error_code error;  // specs and paths are in it
-  std::filesystem::permissions(
-      part, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write, error);
+  // Specs and paths are in it: nobody else may read it at any time.
+  const UniqueFd file(open(part.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+  if (!file.valid()) return FileError(errno, "create", part);
   Waiting waiting("copying");
   int64_t total = 0, written = 0;
   RETURN_IF_ERROR(connection.Backup([&](const v1::BackupChunk& chunk) -> absl::Status {
@@ -57,7 +59,7 @@ int BackupCommand(const GlobalOptions& global, const BackupOptions& options) {
   const auto bytes = Fetch(**connection, options.path);
   if (!bytes.ok()) return Fail(global, bytes.status());
   PrintWritten(global, {{options.path, *bytes}},
-               "put it in place with: terrace-coordinator restore FILE --state-dir FOLDER");
+               "; put it in place with: terrace-coordinator restore FILE --state-dir FOLDER");
   return 0;
 }
 

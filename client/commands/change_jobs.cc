@@ -28,6 +28,10 @@ absl::StatusOr<std::vector<std::string>> WithArrays(Connection& connection,
   for (const v1::Job& job : all.jobs()) {
     if (job.has_array() && arrays.contains(job.array().array())) named.push_back(job.id());
   }
+  if (named.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--array: all jobs of the sweep of ", jobs.front(), " have ended already"));
+  }
   return named;
 }
 

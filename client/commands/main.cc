@@ -260,7 +260,7 @@ class CommandLine {
     submit
         ->add_option("--max-running", submit_.running_max,
                      "Of a sweep: jobs that hold devices at a time")
-        ->check(CLI::PositiveNumber)
+        ->check(CLI::Range(1, 1000))
         ->needs(sweep);
     On(submit, [this] { return SubmitCommand(global_, submit_); });
   }

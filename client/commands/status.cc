@@ -123,7 +123,11 @@ void PrintHang(const v1::Job& job, int64_t now_ms) {
 }
 
 void PrintRestarts(const v1::Job& job, int64_t now_ms) {
-  if (job.preemptions() > 0) Line("preempted", absl::StrCat(job.preemptions(), " times"));
+  if (job.preemptions() > 0) {
+    Line("preempted",
+         absl::StrCat(job.preemptions(), job.preemptions() == 1 ? " time" : " times",
+                      job.preempted_by().empty() ? "" : ", now by job ", job.preempted_by()));
+  }
   Line("restarts", absl::StrCat(job.restarts()));
   constexpr int kShown = 4;
   for (int i = std::max(0, job.last_restarts_size() - kShown); i < job.last_restarts_size(); ++i) {

@@ -2,6 +2,7 @@
 #include "client/sweep.h"
 
 #include <cstdio>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,11 +32,19 @@ absl::Status OfMember(const v1::ArrayMember& member, const absl::Status& status)
 absl::Status Check(Connection& connection, v1::SubmitMemberRequest request,
                    const std::vector<v1::ArrayMember>& members, Waiting& waiting) {
   request.mutable_submission()->set_dry_run(true);
+  std::map<std::string, const v1::ArrayMember*> directories;
   for (const v1::ArrayMember& member : members) {
     waiting.Say(absl::StrCat("checking job ", member.index() + 1, " of ", members.size()));
     *request.mutable_member() = member;
     const absl::StatusOr<v1::Job> job = connection.SubmitMember(request);
     if (!job.ok()) return OfMember(member, job.status());
+    const std::string& directory = job->spec().checkpoint().directory();
+    const auto [other, is_new] = directories.try_emplace(directory, &member);
+    if (!is_new) {
+      return OfMember(member, absl::InvalidArgumentError(absl::StrCat(
+                                  "checkpoint.directory: got ", directory, ", as job ",
+                                  other->second->index() + 1, " has; must be one of its own")));
+    }
   }
   return absl::OkStatus();
 }

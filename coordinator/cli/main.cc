@@ -29,6 +29,7 @@
 #include "coordinator/cli/plan_output.h"
 #include "coordinator/cli/queue_values.h"
 #include "coordinator/cli/what_if.h"
+#include "coordinator/control/restore.h"
 #include "coordinator/hardware/cluster_file_keys.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planning/work.h"
@@ -37,7 +38,6 @@
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/server.h"
 #include "coordinator/spec/job_spec.h"
-#include "coordinator/store/restore.h"
 
 namespace terrace {
 namespace {

@@ -179,7 +179,8 @@ Budget BudgetOfSpec(const v1::JobSpec& spec) {
 void Submit(Control& control, const v1::SubmitRequest& request, const Submitted& as,
             std::function<bool()> abandoned, std::function<void(absl::StatusOr<v1::Job>)> done) {
   auto pipeline = std::make_shared<Pipeline>(control, std::move(abandoned));
-  pipeline->to_train = !request.dry_run();
+  // A job of a sweep is checked before the first is submitted, so that none is refused then.
+  pipeline->to_train = !request.dry_run() || as.member.size() > 0;
   pipeline->after = as.after;
   pipeline->member = as.member;
   pipeline->owner = as.owner;

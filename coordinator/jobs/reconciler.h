@@ -346,9 +346,8 @@ class Reconciler {
   // reconciler_preempt.cc.
   void PreemptFor(const v1::Job& job, const Need& need, const WaitStory& story,
                   const std::vector<QueueNode>& nodes, int64_t unix_ms);
-  // The story with the jobs that stop for it.
-  std::shared_ptr<const WaitStory> WithStopping(std::string_view job,
-                                                std::shared_ptr<const WaitStory> story) const;
+  // By job: a sentence about those that stop for it.
+  std::map<std::string, std::string, std::less<>> StoppingFor() const;
   std::vector<HeldGang> GangsUnder(int32_t priority, const std::vector<QueueNode>& nodes,
                                    int64_t unix_ms, std::vector<std::string>* ids) const;
   // What must happen before it may take devices; empty: nothing.

@@ -22,6 +22,12 @@ bool WaitsForDevicesAlone(const WaitStory& story) {
                      [](const WaitReason& reason) { return reason.what == WaitFor::kDevices; });
 }
 
+std::shared_ptr<const WaitStory> WithReason(const WaitStory& story, const std::string& text) {
+  auto told = std::make_shared<WaitStory>(story);
+  told->reasons.push_back({WaitFor::kDevices, text});
+  return told;
+}
+
 }  // namespace
 
 std::vector<QueueNode> Reconciler::FreeNodes(int64_t unix_ms) const {
@@ -68,6 +74,7 @@ void Reconciler::PlaceJobs() {
   QueueView queue = QueueNow(waiting, unix_ms);
   const std::vector<QueueNode> nodes = FreeNodes(unix_ms);
   bool placed = false;
+  const std::map<std::string, std::string, std::less<>> stopping = StoppingFor();
   // The first of their pools, for which nothing is kept but free devices.
   std::vector<std::pair<size_t, std::shared_ptr<const WaitStory>>> first;
   for (QueueDecision& decision :
@@ -75,7 +82,9 @@ void Reconciler::PlaceJobs() {
     const std::string id = waiting[decision.job]->id();
     if (decision.ranks.empty()) {
       if (WaitsForDevicesAlone(*decision.waits)) first.emplace_back(decision.job, decision.waits);
-      Wait(*Find(id), WithStopping(id, std::move(decision.waits)));
+      const auto told = stopping.find(id);
+      if (told != stopping.end()) decision.waits = WithReason(*decision.waits, told->second);
+      Wait(*Find(id), std::move(decision.waits));
     } else if (absl::Status status = Update(id, Placed{PlacementOf(decision, nodes)});
                status.ok()) {
       placed = true;

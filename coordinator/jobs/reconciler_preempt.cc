@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/log.h"
-#include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
 #include "coordinator/life/time_limit.h"
 #include "coordinator/queue/preempt.h"
@@ -24,14 +22,17 @@ constexpr int64_t kSoonEnoughMs = 60'000;
 
 // Of one start of the job: what it loses, times its devices, when it has to start again.
 double SecondsOfAStart(const v1::Job& job) {
+  const int starts = 1 + job.restarts() + job.preemptions();
   double seconds = 0;
   for (const v1::SpentTime& spent : job.spent()) {
     if (spent.cause() == "starting") seconds = spent.seconds();
   }
-  return job.epoch() > 0 ? seconds / static_cast<double>(job.epoch()) : 0;
+  return seconds / starts;
 }
 
+// And will: one that hangs goes on only when somebody sees to it.
 bool Stops(const v1::Job& job) {
+  if (job.has_hang()) return false;
   return job.pause_requested() || job.cancel_requested() || job.time_limit_unix_ms() > 0;
 }
 
@@ -79,21 +80,18 @@ void Reconciler::PreemptFor(const v1::Job& job, const Need& need, const WaitStor
   }
 }
 
-std::shared_ptr<const WaitStory> Reconciler::WithStopping(
-    std::string_view job, std::shared_ptr<const WaitStory> story) const {
-  if (queue_.preempt_priority == 0) return story;
-  std::vector<std::string> stopping;
+std::map<std::string, std::string, std::less<>> Reconciler::StoppingFor() const {
+  std::map<std::string, std::string, std::less<>> texts;
   for (const std::string& id : index_.with_gang()) {
-    const v1::Job& other = jobs_.find(id)->second.job;
-    if (other.preempted_by() == job && HoldsDevices(other.state())) stopping.push_back(id);
+    const v1::Job& job = jobs_.find(id)->second.job;
+    if (job.preempted_by().empty() || !HoldsDevices(job.state())) continue;
+    std::string& text = texts[job.preempted_by()];
+    absl::StrAppend(&text, text.empty() ? "" : ", ", id);
   }
-  if (stopping.empty()) return story;
-  auto told = std::make_shared<WaitStory>(*story);
-  told->reasons.push_back(
-      {WaitFor::kDevices,
-       absl::StrCat(absl::StrJoin(stopping, ", "), stopping.size() == 1 ? " stops" : " stop",
-                    " for it, after a checkpoint")});
-  return told;
+  for (auto& [job, text] : texts)
+    absl::StrAppend(&text, absl::StrContains(text, ',') ? " stop" : " stops",
+                    " for it, after a checkpoint");
+  return texts;
 }
 
 }  // namespace terrace

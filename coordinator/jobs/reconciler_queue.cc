@@ -147,7 +147,8 @@ Reconciler::QueueView Reconciler::QueueNow(const std::vector<const v1::Job*>& wa
 // ---- arrays -----------------------------------------------------------------------------------
 
 absl::Status Reconciler::CheckMember(const v1::ArrayMember& member, std::string_view owner) const {
-  if (member.size() == 0) return absl::OkStatus();
+  const bool is_none = member.size() == 0 && member.values().empty() && member.array().empty();
+  if (is_none) return absl::OkStatus();
   if (member.size() > kArrayJobsMax || member.index() >= member.size()) {
     return absl::InvalidArgumentError(absl::StrCat("array: got job ", member.index(), " of ",
                                                    member.size(), ", must be one of at most ",

@@ -167,7 +167,8 @@ v1::Reason ReasonOf(WaitFor what) {
 }
 
 int64_t PlannedEndMs(const v1::Job& job, int64_t now_ms) {
-  if (job.pause_requested() || job.cancel_requested())  // it stops after its present step
+  const bool stops = job.pause_requested() || job.cancel_requested();
+  if (stops && !job.has_hang())  // after its present step
     return now_ms + static_cast<int64_t>(job.progress().step_seconds() * 1000);
   const std::optional<double> seconds = PlannedSeconds(job, HeldSeconds(job, now_ms));
   return seconds.has_value() ? now_ms + static_cast<int64_t>(*seconds * 1000) : kUnknownMs;

@@ -291,6 +291,23 @@ class Rules {
     return GiveBack(std::move(mover_));
   }
 
+  // A job that waits for others keeps its epoch: it is 0 until the job has started once.
+  absl::StatusOr<Transition> operator()(const RestoredFromBackup& input) {
+    constexpr char kWhy[] = "the coordinator's state was restored from a backup";
+    if (HasEnded(job_.state())) return mover_.Stay();
+    if (job_.epoch() > 0 || job_.dependencies_size() == 0)
+      mover_.Change().set_epoch(job_.epoch() + input.epochs_skipped);
+    if (!HoldsDevices(job_.state())) return mover_.Stay();
+    if (job_.cancel_requested()) {
+      return mover_.To(v1::CANCELLED, v1::REASON_CANCELLED_BY_USER,
+                       absl::StrCat("cancelled, without a last checkpoint: ", kWhy));
+    }
+    if (job_.time_limit_unix_ms() > 0) return EndAtLimit(std::move(mover_), kWhy);
+    if (IsToPause(job_)) return Hold(std::move(mover_), kWhy);
+    return mover_.To(v1::RECOVERING, v1::REASON_NONE,
+                     absl::StrCat(kWhy, "; goes on from its newest checkpoint"));
+  }
+
   absl::StatusOr<Transition> operator()(const DependencyFailed& input) {
     if (HasEnded(job_.state()) || job_.epoch() > 0) return Illegal(job_, "it has started");
     return mover_.To(v1::FAILED, v1::REASON_DEPENDENCY_FAILED, input.message);

@@ -121,12 +121,15 @@ struct RequeueAsked {
 struct Preempted {  // a job of a higher priority needs its devices
   std::string by;
 };
+struct RestoredFromBackup {    // the coordinator's state, which is older than what workers do now
+  int64_t epochs_skipped = 0;  // that may have been used since
+};
 struct DependencyFailed {  // a job that it waits for has ended in another way than it needs
   std::string message;
 };
 using JobInput = std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed,
                               RanksObserved, Progressed, CancelAsked, PauseAsked, ResumeAsked,
-                              RequeueAsked, Preempted, DependencyFailed>;
+                              RequeueAsked, Preempted, RestoredFromBackup, DependencyFailed>;
 
 struct Transition {
   v1::Job job;             // only when it has changed

@@ -37,7 +37,7 @@ constexpr CallRule kRules[] = {
     {"terrace.v1.QueueService", "Requeue",           kChanges, {N,     N,     O,        Y}},
     {"terrace.v1.QueueService", "ListShares",        kReads,   {N,     Y,     Y,        Y}},
     {"terrace.v1.EvaluationService", "Evaluate",     kReads,   {N,     N,     Y,        Y}},
-    {"terrace.v1.BackupService", "Backup",           kReads,   {N,     N,     N,        Y}},
+    {"terrace.v1.BackupService", "Backup",           kChanges, {N,     N,     N,        Y}},
     {kDrains, "Drain",                               kChanges, {O,     N,     N,        Y}},
     {kDrains, "Undrain",                             kChanges, {O,     N,     N,        Y}},
     {kDrains, "ListDrains",                          kReads,   {Y,     Y,     Y,        Y}},

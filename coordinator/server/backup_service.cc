@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
+std::string CopyPath(const std::string& directory) { return directory + "/backup.tmp"; }
+
 // Copies the store a piece at a time between what else the loop has to do, then sends the copy.
 class BackupStream final : public StreamWriter<v1::BackupChunk> {
  public:
@@ -29,7 +31,7 @@ class BackupStream final : public StreamWriter<v1::BackupChunk> {
 
  private:
   BackupStream(Loop& loop, const std::string& directory, bool* busy)
-      : StreamWriter(loop), loop_(loop), path_(directory + "/backup.tmp"), busy_(busy) {}
+      : StreamWriter(loop), loop_(loop), path_(CopyPath(directory)), busy_(busy) {}
 
   void Begin(SqliteStore& store) {
     if (*busy_) {
@@ -106,17 +108,24 @@ class BackupStream final : public StreamWriter<v1::BackupChunk> {
 
 class BackupServiceImpl final : public v1::BackupService::CallbackService {
  public:
-  BackupServiceImpl(Loop& loop, SqliteStore& store, std::string directory)
-      : loop_(loop), store_(store), directory_(std::move(directory)) {}
+  BackupServiceImpl(Loop& loop, SqliteStore& store, const CallGuard& guard, std::string directory)
+      : loop_(loop), store_(store), guard_(guard), directory_(std::move(directory)) {
+    std::error_code error;  // of a coordinator that was killed while it made one
+    std::filesystem::remove(CopyPath(directory_), error);
+  }
 
-  grpc::ServerWriteReactor<v1::BackupChunk>* Backup(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<v1::BackupChunk>* Backup(grpc::CallbackServerContext* context,
                                                     const v1::BackupRequest*) override {
+    // All that is stored leaves: that it was asked for is in the audit log.
+    const std::shared_ptr<GuardedCall> call = guard_.Begin("Backup", *context);
+    guard_.End(*call, absl::OkStatus());
     return BackupStream::Start(loop_, store_, directory_, &busy_);
   }
 
  private:
   Loop& loop_;
   SqliteStore& store_;
+  const CallGuard& guard_;
   const std::string directory_;
   bool busy_ = false;  // used on the loop
 };
@@ -124,8 +133,8 @@ class BackupServiceImpl final : public v1::BackupService::CallbackService {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeBackupService(Loop& loop, SqliteStore& store,
-                                                 std::string directory) {
-  return std::make_unique<BackupServiceImpl>(loop, store, std::move(directory));
+                                                 const CallGuard& guard, std::string directory) {
+  return std::make_unique<BackupServiceImpl>(loop, store, guard, std::move(directory));
 }
 
 }  // namespace terrace

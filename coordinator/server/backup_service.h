@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/loop.h"
+#include "coordinator/server/call_guard.h"
 #include "coordinator/store/sqlite_store.h"
 
 namespace grpc {
@@ -15,8 +16,8 @@ class Service;
 
 namespace terrace {
 
-// The copy is a file in `directory` until it has been sent. Loop and store are borrowed.
+// The copy is a file in `directory` until it has been sent. All but that are borrowed.
 std::unique_ptr<grpc::Service> MakeBackupService(Loop& loop, SqliteStore& store,
-                                                 std::string directory);
+                                                 const CallGuard& guard, std::string directory);
 
 }  // namespace terrace

@@ -197,7 +197,7 @@ absl::Status Serve(const ServeOptions& options) {
   const auto queue = MakeQueueService(control, guard);
   const auto drains = MakeDrainService(control, guard);
   const auto workers = MakeWorkerService(control, guard, absl::StrCat(clock.UnixMillis()));
-  const auto backups = MakeBackupService(control.loop(), *store, options.state_directory);
+  const auto backups = MakeBackupService(control.loop(), *store, guard, options.state_directory);
   const auto evaluations =
       MakeEvaluationService(control, kEvaluationShare * static_cast<double>(options.plan_seconds));
   RETURN_IF_ERROR(control.Start());

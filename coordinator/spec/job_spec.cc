@@ -69,9 +69,9 @@ absl::StatusOr<v1::JobSpec> ParseJobSpec(std::string_view yaml, std::string_view
             .string());
   }
   if (member.size() > 0 && !SetsDirectory(member)) {
+    ASSIGN_OR_RETURN(const std::string folder, FolderOf(member));
     spec.mutable_checkpoint()->set_directory(
-        (std::filesystem::path(spec.checkpoint().directory()) / absl::StrCat(member.index()))
-            .string());
+        (std::filesystem::path(spec.checkpoint().directory()) / folder).string());
   }
   spec.set_yaml(std::string(yaml));
   return spec;

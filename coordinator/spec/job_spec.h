@@ -21,7 +21,7 @@ namespace terrace {
 // Relative paths become absolute against `base_directory`. model.config_json is filled for presets
 // and inline mappings; for a path it is left empty: the caller reads the file.
 // With the values of `member` in place of what the text has, and in its folder of
-// checkpoint.directory ("2" of the third job) unless that is one of the values.
+// checkpoint.directory (overrides.h) unless that is one of the values.
 absl::StatusOr<v1::JobSpec> ParseJobSpec(std::string_view yaml, std::string_view base_directory,
                                          const v1::ArrayMember& member = {});
 

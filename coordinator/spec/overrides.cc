@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
@@ -67,6 +68,29 @@ absl::Status Apply(const v1::ArrayMember::Value& value, YAML::Node* root) {
 absl::Status ApplyOverrides(const v1::ArrayMember& member, YAML::Node* root) {
   for (const v1::ArrayMember::Value& value : member.values()) RETURN_IF_ERROR(Apply(value, root));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> FolderOf(const v1::ArrayMember& member) {
+  constexpr std::string_view kPlain = "._=+-[]";
+  constexpr size_t kNameBytesMax = 250;  // file systems take 255
+  std::string name;
+  for (const v1::ArrayMember::Value& value : member.values()) {
+    if (!name.empty()) name += ',';
+    for (const char c : absl::StrCat(value.key(), "=", value.value())) {
+      if (absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+          Absl(kPlain).find(c) != absl::string_view::npos) {
+        name += c;
+      } else {
+        absl::StrAppend(&name, "%", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+      }
+    }
+  }
+  if (name.size() <= kNameBytesMax) return name;
+  return absl::InvalidArgumentError(
+      absl::StrCat("checkpoint.directory: the values of this job are too long for the name of a "
+                   "folder (",
+                   name.size(), " bytes, at most ", kNameBytesMax,
+                   "); make checkpoint.directory one of the keys"));
 }
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/unique_fd.h"
 #include "coordinator/store/sqlite_store.h"
 
 // Copies of a store that is in use, by SQLite's backup API.
@@ -60,6 +61,9 @@ absl::StatusOr<std::unique_ptr<StoreCopy>> SqliteStore::BeginCopy(std::string_vi
   std::string file(path);
   std::error_code error;
   for (const char* ending : {"", "-wal", "-shm"}) std::filesystem::remove(file + ending, error);
+  // Nobody else may read it at any time.
+  const UniqueFd made(open(file.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+  if (!made.valid()) return FileError(errno, "create", file);
   sqlite3* raw = nullptr;
   const int code =
       sqlite3_open_v2(file.c_str(), &raw,
@@ -72,8 +76,6 @@ absl::StatusOr<std::unique_ptr<StoreCopy>> SqliteStore::BeginCopy(std::string_vi
   // A copy that a crash damages is made again: nothing needs to be synced or undone.
   sqlite3_exec(raw, "PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF", nullptr, nullptr,
                nullptr);
-  sqlite3_exec(raw, "PRAGMA user_version", nullptr, nullptr, nullptr);  // makes the file
-  if (chmod(file.c_str(), 0600) != 0) return FileError(errno, "change the mode of", file);
   return std::make_unique<Copy>(*this, std::move(target), std::move(file));
 }
 

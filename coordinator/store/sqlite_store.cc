@@ -458,9 +458,14 @@ absl::StatusOr<int64_t> SqliteStore::LastNumber() const {
 }
 
 absl::Status SqliteStore::SkipNumbers(int64_t count) {
+  ASSIGN_OR_RETURN(const int64_t last, LastNumber());
   absl::MutexLock lock(&mutex_);
-  Query query(*this, "UPDATE sqlite_sequence SET seq = seq + ? WHERE name = 'jobs'");
-  return query.Int(count).Run("writing");
+  {
+    Query clear(*this, "DELETE FROM sqlite_sequence WHERE name = 'jobs'");  // none before a job was
+    RETURN_IF_ERROR(clear.Run("writing"));
+  }
+  Query insert(*this, "INSERT INTO sqlite_sequence (name, seq) VALUES ('jobs', ?)");
+  return insert.Int(last + count).Run("writing");
 }
 
 }  // namespace terrace

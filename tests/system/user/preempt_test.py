@@ -26,7 +26,7 @@ class PreemptTest(ServiceTest):
         self.assertGreaterEqual(step, 3, "a checkpoint was written first")
         self.cli("watch", high, code=OK)
         self.wait_for_steps(low, step + 1)
-        self.assertRegex(self.cli("status", low).out, r"(?m)^preempted +1 times$")
+        self.assertRegex(self.cli("status", low).out, r"(?m)^preempted +1 time$")
         self.assertEqual(samples_of(self.metrics(self.coordinator_metrics))["terrace_job_preemptions_total", ()], 1)
 
         with self.subTest("a job that is requeued lets the next one start"):
@@ -54,7 +54,8 @@ class SweepTest(ServiceTest):
         self.assertEqual([job["array"]["values"][0]["value"] for job in jobs], ["1e-3", "1e-3", "3e-3", "3e-3"])
         self.assertEqual({job["array"]["array"] for job in jobs}, {jobs[0]["id"]})
         self.assertEqual([job["spec"]["train"]["optimizer"]["lr"] for job in jobs], [1e-3, 1e-3, 3e-3, 3e-3])
-        self.assertEqual([pathlib.Path(job["spec"]["checkpoint"]["directory"]).name for job in jobs], ["0", "1", "2", "3"])
+        self.assertEqual([pathlib.Path(job["spec"]["checkpoint"]["directory"]).name for job in jobs],
+                         [f"train.optimizer.lr={rate},train.seed={seed}" for rate in ("1e-3", "3e-3") for seed in "12"])
         for job in jobs:
             self.wait_for_state(job["id"], "SUCCEEDED")
         table = self.cli("sweep", jobs[2]["id"]).out
@@ -72,6 +73,7 @@ class SweepTest(ServiceTest):
         for options, told in ((("--sweep", "train.seed=1,2", "--sweep", "train.optimizer.lr=1e-3,fast"),
                                "job 2 of 4 (train.seed=1, train.optimizer.lr=fast): "),
                               (("--sweep", "train.sed=1,2"), "try train.seed"),
+                              (("--sweep", "checkpoint.directory=a,./a"), "as job 1 has; must be one of its own"),
                               (("--sweep", "train.seed"), "--sweep: got train.seed, must be a key of the spec and its values")):
             with self.subTest(options):
                 self.assertIn(told, self.sweep(*options, code=INVALID_INPUT)[1].err)

@@ -96,6 +96,25 @@ TEST(PreemptionTest, AJobStopsForAnotherAndSaysSoUntilItStartsAgain) {
   EXPECT_EQ(job.preemptions(), 1);
 }
 
+TEST(RestoreTest, AJobGoesOnUnderANewEpochUnlessAnotherEndWasAskedFor) {
+  const RestoredFromBackup restored{.epochs_skipped = 100};
+  for (const v1::JobState state : {v1::STARTING, v1::RUNNING}) {
+    const v1::Job job = Next(JobIn(state), restored);
+    EXPECT_EQ(job.state(), v1::RECOVERING);
+    EXPECT_EQ(job.epoch(), 103);
+    EXPECT_THAT(job.message(), HasSubstr("restored from a backup; goes on"));
+  }
+  EXPECT_EQ(Next(Next(RunningAt(40), PauseAsked{}), restored).state(), v1::PAUSED);
+  EXPECT_EQ(Next(Next(RunningAt(40), CancelAsked{}), restored).state(), v1::CANCELLED);
+  EXPECT_EQ(Next(Next(RunningAt(40), RequeueAsked{}), restored).state(), v1::RECOVERING);
+  v1::Job waits = JobIn(v1::QUEUED);
+  waits.set_epoch(0);
+  EXPECT_EQ(Next(waits, restored).epoch(), 100) << "it may have started since";
+  waits.add_dependencies()->set_job("b-2");
+  EXPECT_EQ(Next(waits, restored).epoch(), 0) << "it still waits for the other";
+  EXPECT_FALSE(Apply(JobIn(v1::SUCCEEDED), restored, kNow)->changed);
+}
+
 TEST(PreemptionTest, OneThatStartsIsStoppedAtOnce) {
   const v1::Job job = Next(JobIn(v1::STARTING), Preempted{"b-2"});
   EXPECT_EQ(job.state(), v1::QUEUED);

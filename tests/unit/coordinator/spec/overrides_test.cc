@@ -67,7 +67,12 @@ TEST(OverridesTest, ValuesReplaceThoseOfTheTextAndMakeSectionsThatItLacks) {
 }
 
 TEST(OverridesTest, EachJobHasAFolderOfItsOwnForCheckpoints) {
-  EXPECT_EQ(Parse({{"train.seed", "7"}})->checkpoint().directory(), "/jobs/checkpoints/books/2");
+  EXPECT_EQ(Parse({{"train.seed", "7"}})->checkpoint().directory(),
+            "/jobs/checkpoints/books/train.seed=7");
+  EXPECT_EQ(*FolderOf(MemberOf({{"train.optimizer.lr", "1e-4"}, {"data.train", "../a b,c.txt"}})),
+            "train.optimizer.lr=1e-4,data.train=..%2fa%20b%2cc.txt");
+  EXPECT_THAT(ErrorOf({{"train.seed", "7"}, {"data.cache", std::string(300, 'c')}}),
+              HasSubstr("too long for the name of a folder"));
   EXPECT_EQ(Parse({{"checkpoint.directory", "here"}})->checkpoint().directory(), "/jobs/here")
       << "it is one of the values";
   EXPECT_EQ(ParseJobSpec(kSpec, "/jobs")->checkpoint().directory(), "/jobs/checkpoints/books");
