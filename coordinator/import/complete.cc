@@ -27,9 +27,12 @@ void Need(SpecDraft* draft, std::string_view key, const std::string& given,
 
 std::string Number(int64_t value) { return value > 0 ? absl::StrCat(value) : std::string(); }
 
+// Larger ones are refused when the spec is read; here the product of three must be a number.
+constexpr int64_t kDegreeMax = 1 << 20;
+
 int64_t Degree(const SpecDraft& draft, std::string_view key) {
   int64_t degree = 1;
-  return absl::SimpleAtoi(draft.Get(key), &degree) ? std::max<int64_t>(1, degree) : 1;
+  return absl::SimpleAtoi(draft.Get(key), &degree) ? std::clamp<int64_t>(degree, 1, kDegreeMax) : 1;
 }
 
 // As many as the degrees of parallelism ask for, eight a node, where nobody says how many there

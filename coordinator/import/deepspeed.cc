@@ -214,7 +214,8 @@ class Importer {
   }
   int64_t Degree(const char* key) const {
     int64_t degree = 1;
-    return absl::SimpleAtoi(draft_.Get(key), &degree) ? std::max<int64_t>(1, degree) : 1;
+    return absl::SimpleAtoi(draft_.Get(key), &degree) ? std::clamp<int64_t>(degree, 1, kCountMax)
+                                                      : 1;
   }
 
   const Json& config_;

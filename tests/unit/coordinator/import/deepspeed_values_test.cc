@@ -80,6 +80,15 @@ TEST(DeepSpeedValuesTest, ASectionThatIsNoObjectIsRefusedWithOneThatIs) {
   EXPECT_EQ(Import(R"({"bf16": false, "fp16": null})").Get("train.precision"), "fp32");
 }
 
+TEST(DeepSpeedValuesTest, ADegreeBeyondAnyClusterIsLeftToTheSpecToRefuse) {
+  const auto draft = ImportDeepSpeed(R"({"sequence_parallel_size": 18446744073709551615,
+                                         "tensor_parallel": {"autotp_size": 9223372036854775807}})",
+                                     {.model = "gpt2", .train = "corpus.txt"});
+  ASSERT_TRUE(draft.ok()) << draft.status();
+  EXPECT_THAT(std::string(ParseJobSpec(draft->Yaml(), "/tmp").status().message()),
+              HasSubstr("layout.cp: got"));
+}
+
 TEST(DeepSpeedValuesTest, ABatchThatNoNumberOfRanksMakesIsRefused) {
   EXPECT_THAT(Refusal(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4,
                           "gradient_accumulation_steps": 3})"),
