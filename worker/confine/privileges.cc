@@ -24,7 +24,8 @@ bool MayLockMemory() {
   return (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0;
 }
 
-const char* SetLimits(rlim_t core_bytes) {
+// `keeps_lock`: the capability to lock memory could not be turned into a limit.
+const char* SetLimits(rlim_t core_bytes, bool* keeps_lock) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_CORE, &limit) != 0) return "read RLIMIT_CORE";
   limit.rlim_cur = limit.rlim_max = std::min(core_bytes, limit.rlim_max);
@@ -33,9 +34,8 @@ const char* SetLimits(rlim_t core_bytes) {
   limit.rlim_cur = limit.rlim_max = std::min(kRankFilesMax, limit.rlim_max);
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return "set RLIMIT_NOFILE";
   if (MayLockMemory()) {
-    // It fails in containers that may lock memory and not raise limits: then the limit holds.
     limit = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
-    setrlimit(RLIMIT_MEMLOCK, &limit);
+    *keeps_lock = setrlimit(RLIMIT_MEMLOCK, &limit) != 0;
   }
   return nullptr;
 }
@@ -49,20 +49,35 @@ const char* BecomeUser(const RankUser& user) {
   return nullptr;
 }
 
+// All but that to lock memory, where it is kept: it goes through exec as an ambient one.
+const char* DropCapabilities(bool keeps_lock) {
+  __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
+  if (keeps_lock) {
+    __user_cap_data_struct& set = data[CAP_TO_INDEX(CAP_IPC_LOCK)];
+    set.effective = set.permitted = set.inheritable = CAP_TO_MASK(CAP_IPC_LOCK);
+  }
+  if (syscall(SYS_capset, &header, data) != 0) return "drop capabilities";
+  if (keeps_lock && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_IPC_LOCK, 0, 0) != 0)
+    return "keep the capability to lock memory";
+  return nullptr;
+}
+
 }  // namespace
 
 const char* DropPrivileges(const RankPrivileges& privileges) {
-  if (const char* failed = SetLimits(privileges.core_bytes)) return failed;
+  bool keeps_lock = false;
+  if (const char* failed = SetLimits(privileges.core_bytes, &keeps_lock)) return failed;
   // Without CAP_SETPCAP the set stays, and no_new_privs keeps a program from gaining out of it.
-  for (unsigned long cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; ++cap)
-    prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+  for (unsigned long cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; ++cap) {
+    if (!keeps_lock || cap != CAP_IPC_LOCK) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+  }
   prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);  // EINVAL before Linux 4.3: has none
   if (privileges.user.has_value()) {
+    if (keeps_lock && prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) return "keep a capability";
     if (const char* failed = BecomeUser(*privileges.user)) return failed;
   }
-  __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-  const __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
-  if (syscall(SYS_capset, &header, none) != 0) return "drop capabilities";
+  if (const char* failed = DropCapabilities(keeps_lock)) return failed;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return "set no_new_privs";
   return nullptr;
 }

@@ -24,8 +24,8 @@ struct RankPrivileges {
 
 // Of the calling process: for a child that executes a rank next. Null, or what failed, with errno.
 // Uses async-signal-safe calls only. A capability to lock memory turns into an unlimited
-// RLIMIT_MEMLOCK, where the process may raise it; the limit of open files becomes what it may
-// be, up to kRankFilesMax.
+// RLIMIT_MEMLOCK; where the process may not raise that, as in some containers, it stays, alone. The
+// limit of open files becomes what it may be, up to kRankFilesMax.
 const char* DropPrivileges(const RankPrivileges& privileges);
 
 struct NeededPath {

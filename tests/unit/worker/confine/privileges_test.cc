@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -18,6 +19,20 @@ using testing::HasSubstr;
 
 class PrivilegesTest : public testing::Test {
  protected:
+  static bool KeepsLock() {
+    const bool may_lock =
+        RunAndRead("grep -q 'CapEff:.*[4-7c-f]...$' /proc/self/status && echo y") != "";
+    const bool may_raise = RunAndRead("prlimit --memlock=unlimited:unlimited true && echo y") != "";
+    return may_lock && !may_raise;
+  }
+  static std::string RunAndRead(const char* command) {
+    std::string text;
+    FILE* pipe = popen(command, "r");
+    for (int c; (c = fgetc(pipe)) != EOF;) text.push_back(static_cast<char>(c));
+    pclose(pipe);
+    return text;
+  }
+
   // The output of a program that a process without privileges executes.
   static std::string RunAfterDrop(const RankPrivileges& privileges, const char* path) {
     int ends[2];
@@ -43,11 +58,13 @@ class PrivilegesTest : public testing::Test {
 
 TEST_F(PrivilegesTest, AProgramThatIsExecutedHasNoCapabilityAndGetsNone) {
   const std::string status = RunAfterDrop({}, "/proc/self/status");
+  // That to lock memory stays where the limit cannot be raised instead.
+  const std::string kept = KeepsLock() ? "0000000000004000" : "0000000000000000";
   for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapAmb"})
-    EXPECT_THAT(status, HasSubstr(std::string(set) + ":\t0000000000000000"));
+    EXPECT_THAT(status, HasSubstr(std::string(set) + ":\t" + kept));
   EXPECT_THAT(status, HasSubstr("NoNewPrivs:\t1"));
   if (geteuid() != 0) return;  // the bounding set is root's to empty
-  EXPECT_THAT(status, HasSubstr("CapBnd:\t0000000000000000"));
+  EXPECT_THAT(status, HasSubstr("CapBnd:\t" + kept));
 }
 
 TEST_F(PrivilegesTest, LimitsAreSet) {
@@ -74,6 +91,8 @@ TEST_F(PrivilegesTest, TheUserIsChangedForGood) {
   EXPECT_THAT(status, HasSubstr("Uid:\t" + uid + "\t" + uid + "\t" + uid + "\t" + uid));
   EXPECT_THAT(status, HasSubstr("Gid:\t" + gid + "\t" + gid + "\t" + gid + "\t" + gid));
   EXPECT_THAT(status, HasSubstr("Groups:\t" + gid + " \n"));
+  EXPECT_THAT(status, HasSubstr(KeepsLock() ? "CapEff:\t0000000000004000\n"
+                                            : "CapEff:\t0000000000000000\n"));
 }
 
 TEST_F(PrivilegesTest, PathsThatARankCannotUseAreNamed) {
