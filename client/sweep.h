@@ -16,9 +16,9 @@ namespace terrace {
 
 inline constexpr size_t kSweepJobsMax = 1000;
 
-// Of "train.optimizer.lr=1e-4,3e-4" each, commas inside brackets and quotes not counted. The last
-// key changes first. INVALID_ARGUMENT: one is not of that form, a key comes twice, or there would
-// be more than kSweepJobsMax jobs.
+// Makes the jobs of texts like "train.optimizer.lr=1e-4,3e-4". Commas inside brackets and quotes
+// part no values. From one job to the next the last key changes first. INVALID_ARGUMENT: a text has
+// another form, a key comes twice, or there would be more than kSweepJobsMax jobs.
 absl::StatusOr<std::vector<v1::ArrayMember>> SweepOf(const std::vector<std::string>& sweeps,
                                                      uint32_t running_max);
 

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr int kTriesMax = 16;  // while somebody renames folders of the path
 
-// What follows `root` in `path`, word for word; "." for the root itself.
+// Returns the part of `path` that follows `root`, as it was written, and "." for the root itself.
 std::optional<fs::path> Below(const fs::path& path, const fs::path& root) {
   auto at = path.begin();
   for (const fs::path& part : root) {

@@ -1,6 +1,7 @@
-// Whether a path that somebody names stays below a folder that an operator allows, as the kernel
-// resolves it (openat2 with RESOLVE_BENEATH and RESOLVE_NO_MAGICLINKS): no symbolic link leads out
-// of it, no ".." either, and there is a file or a folder at its end, no FIFO, socket or device.
+// Checks that a path which somebody names stays below a folder that an operator allows. The kernel
+// resolves it (openat2 with RESOLVE_BENEATH and RESOLVE_NO_MAGICLINKS): neither a symbolic link nor
+// ".." may lead out of the folder, and the path must end at a file or a folder, not at a FIFO, a
+// socket or a device.
 //
 // Thread-safe: no state.
 //

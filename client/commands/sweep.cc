@@ -27,8 +27,8 @@ absl::Status OfMember(const v1::ArrayMember& member, const absl::Status& status)
                                    ValuesText(member), "): ", status.message()));
 }
 
-// All are checked and planned before the first is submitted, so that one that is wrong is no half a
-// sweep. Plans are kept by the coordinator and not made twice.
+// Checks and plans all jobs before the first is submitted, so that one that is wrong leaves no half
+// of a sweep behind. The coordinator keeps the plans and does not make them twice.
 absl::Status Check(Connection& connection, v1::SubmitMemberRequest request,
                    const std::vector<v1::ArrayMember>& members, Waiting& waiting) {
   request.mutable_submission()->set_dry_run(true);
@@ -49,7 +49,7 @@ absl::Status Check(Connection& connection, v1::SubmitMemberRequest request,
   return absl::OkStatus();
 }
 
-// Those that were taken are in `jobs` also when one of them is not.
+// `jobs` has the jobs that the coordinator took, also where it refuses a later one.
 absl::Status SubmitAll(Connection& connection, v1::SubmitMemberRequest request,
                        const std::vector<v1::ArrayMember>& members, Waiting& waiting,
                        v1::ListJobsResponse* jobs) {

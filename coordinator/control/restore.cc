@@ -47,7 +47,7 @@ absl::Status CopyFiles(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
-// Whether the store that is there may be moved away.
+// OK where no store is there, or the one that is there may be moved away.
 absl::Status CheckPlace(const std::string& path, bool replace) {
   std::error_code error;
   if (!fs::exists(path, error)) return absl::OkStatus();

@@ -96,7 +96,7 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
   std::optional<v1::EvaluateWork> evaluate;
   std::function<void(const v1::EvaluationProgress&)> tell;
   bool to_train = false;
-  // Of a job that is submitted.
+  // These three are set where a job is submitted.
   Dependencies after;
   v1::ArrayMember member;
   std::string owner;

@@ -161,7 +161,7 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"no-align-grad-reduce", kAutomatic, "", "the order is compiled"},
       {"deterministic-mode", kAutomatic, "", "always"},
 
-      // Of which nothing is to be set.
+      // Nothing needs to be set for these.
       {"onnx-safe", kAutomatic, "", "there is one implementation"},
       {"no-clone-scatter-output-in-embedding", kAutomatic, "", "memory is planned"},
       {"disable-gloo-process-groups", kAutomatic, "", "chosen by the device"},
@@ -246,7 +246,7 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"no-one-logger", kAutomatic, "", "it is in /metrics, or nowhere"},
       {"disable-straggler-on-startup", kAutomatic, "", "ranks that lag are named by themselves"},
 
-      // What the job would do and does not.
+      // These ask for what a job of ours does not do, or under another key.
       {"persistent-save-interval", kMapped, "checkpoint.every_steps", ""},
       {"encoder-seq-length", kMapped, "data.sequence_length", ""},
       {"decoder-seq-length", kAbsent, "", "there is one length: data.sequence_length"},

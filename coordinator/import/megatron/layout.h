@@ -1,5 +1,5 @@
-// What flags of Megatron-LM that are read together say of the layout: recomputation, interleaved
-// stages, stages of unequal length.
+// Reads the flags of Megatron-LM that say only together what the layout is: recomputation,
+// interleaved stages, and stages of unequal length.
 //
 // Thread-safe: no state.
 //
@@ -14,7 +14,7 @@
 
 namespace terrace {
 
-// Whether SetMegatronLayout() accounts for the flag.
+// True for flags that SetMegatronLayout() accounts for.
 bool IsMegatronLayoutFlag(std::string_view flag);
 
 // Accounts for each of them that is given. INVALID_ARGUMENT names the flag and its rule.
