@@ -23,7 +23,7 @@ CoRunningRanks::CoRunningRanks(std::vector<KernelRunner> runners) : runners_(std
 }
 
 CoRunningRanks::~CoRunningRanks() {
-  ending_.store(true);
+  ending_ = true;
   Do(nullptr);
 }
 
@@ -43,10 +43,12 @@ void CoRunningRanks::Run(KernelRunner* runner) {
     round_.wait(seen);
     seen = round_.load();
     const ProbeCase* const one = case_;
+    const bool ending = ending_;
     runner->SetWindow(window_bytes_);
+    // From here on the fields above are those of the next round.
     followed_.fetch_add(1);
     followed_.notify_all();
-    if (ending_.load()) return;
+    if (ending) return;
     while (one != nullptr && round_.load(std::memory_order_relaxed) == seen) runner->Call(*one);
   }
 }

@@ -38,11 +38,12 @@ class CoRunningRanks {
   void Run(KernelRunner* runner);
 
   std::vector<KernelRunner> runners_;
-  const ProbeCase* case_ = nullptr;  // written before round_, like the next
+  // Of a round: written before round_, read before followed_.
+  const ProbeCase* case_ = nullptr;
   int64_t window_bytes_ = 0;
+  bool ending_ = false;
   std::atomic<int> round_{0};
   std::atomic<int> followed_{0};  // of this round
-  std::atomic<bool> ending_{false};
   std::vector<std::jthread> threads_;
 };
 

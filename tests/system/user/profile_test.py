@@ -16,6 +16,7 @@ class ProfileTest(TerraceTest):
     def plan(self):
         """Beside other work a measurement may take all of its time, 45 s, and what was measured then is in doubt: not here."""
         planned = self.terrace("plan", self.job({"layout.dp": 1}), "-o", "json", seconds=120)
+        self.assertTrue((self.profiles / "profile-1.json").exists(), f"no profile is kept: {planned.err}")
         (self.profiles / "profile-1.json.doubt").unlink(missing_ok=True)
         return planned
 
