@@ -27,6 +27,7 @@
 #include "proto/v1/evaluation.grpc.pb.h"
 #include "proto/v1/hold.grpc.pb.h"
 #include "proto/v1/job.grpc.pb.h"
+#include "proto/v1/list.grpc.pb.h"
 #include "proto/v1/queue.grpc.pb.h"
 
 namespace terrace {
@@ -90,6 +91,7 @@ class GrpcConnection final : public Connection {
         dialed_(dialed),
         drains_(v1::DrainService::NewStub(channel)),
         holds_(v1::HoldService::NewStub(channel)),
+        lists_(v1::ListService::NewStub(channel)),
         queue_(v1::QueueService::NewStub(channel)),
         stub_(v1::JobService::NewStub(channel)),
         evaluations_(v1::EvaluationService::NewStub(channel)),
@@ -119,11 +121,9 @@ class GrpcConnection final : public Connection {
     request.set_id(id);
     return JobOf(&v1::JobService::Stub::Get, request);
   }
-  absl::StatusOr<v1::ListJobsResponse> List(bool all) override {
-    v1::ListJobsRequest request;
-    request.set_all(all);
-    v1::ListJobsResponse response;
-    RETURN_IF_ERROR(Call(&v1::JobService::Stub::List, request, &response));
+  absl::StatusOr<v1::ListPageResponse> ListPage(const v1::ListPageRequest& request) override {
+    v1::ListPageResponse response;
+    RETURN_IF_ERROR(Call(&v1::ListService::Stub::ListPage, request, &response));
     return response;
   }
   absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) override {
@@ -260,6 +260,8 @@ class GrpcConnection final : public Connection {
       return drains_.get();
     } else if constexpr (std::is_same_v<Service, v1::HoldService::Stub>) {
       return holds_.get();
+    } else if constexpr (std::is_same_v<Service, v1::ListService::Stub>) {
+      return lists_.get();
     } else if constexpr (std::is_same_v<Service, v1::QueueService::Stub>) {
       return queue_.get();
     } else {
@@ -328,6 +330,7 @@ class GrpcConnection final : public Connection {
   const Dialed dialed_;
   const std::unique_ptr<v1::DrainService::Stub> drains_;
   const std::unique_ptr<v1::HoldService::Stub> holds_;
+  const std::unique_ptr<v1::ListService::Stub> lists_;
   const std::unique_ptr<v1::QueueService::Stub> queue_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
   const std::unique_ptr<v1::EvaluationService::Stub> evaluations_;

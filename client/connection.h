@@ -19,6 +19,7 @@
 #include "proto/v1/drain.pb.h"
 #include "proto/v1/evaluation.pb.h"
 #include "proto/v1/job.pb.h"
+#include "proto/v1/list.pb.h"
 #include "proto/v1/queue.pb.h"
 
 namespace terrace {
@@ -37,7 +38,7 @@ class Connection {
   // One job of an array; with dry_run it is only checked and planned.
   virtual absl::StatusOr<v1::Job> SubmitMember(const v1::SubmitMemberRequest& request) = 0;
   virtual absl::StatusOr<v1::Job> Get(const std::string& id) = 0;
-  virtual absl::StatusOr<v1::ListJobsResponse> List(bool all) = 0;
+  virtual absl::StatusOr<v1::ListPageResponse> ListPage(const v1::ListPageRequest& request) = 0;
   virtual absl::StatusOr<v1::Job> Cancel(const std::string& id, bool force) = 0;
   virtual absl::StatusOr<v1::Job> Pause(const std::string& id, bool force) = 0;
   virtual absl::StatusOr<v1::Job> Resume(const std::string& id) = 0;

@@ -91,6 +91,10 @@ struct TraceOptions {
 };
 struct ListOptions {
   bool all = false;
+  std::vector<std::string> states;  // "RUNNING"; none: as `all` says
+  std::string owner;                // empty: anybody's
+  std::optional<int64_t> limit;     // 0: all. Absent: 100 in a table, all as JSON
+  int64_t before = 0;               // as ListPageRequest
 };
 struct SubmitOptions {
   std::string spec_path;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/commands/change_jobs.h"
 
+#include <map>
 #include <set>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/job_pages.h"
 #include "client/print.h"
 
 namespace terrace {
@@ -23,11 +25,17 @@ absl::StatusOr<std::vector<std::string>> WithArrays(Connection& connection,
           "--array: got ", id, ", must be a job of an array (terrace submit --sweep)"));
     arrays.insert(job.array().array());
   }
-  ASSIGN_OR_RETURN(const v1::ListJobsResponse all, connection.List(/*all=*/false));
-  std::vector<std::string> named;
-  for (const v1::Job& job : all.jobs()) {
-    if (job.has_array() && arrays.contains(job.array().array())) named.push_back(job.id());
+  std::map<int64_t, std::string> by_number;
+  for (const std::string& array : arrays) {
+    v1::ListPageRequest request;
+    request.set_array(array);
+    RETURN_IF_ERROR(
+        VisitPages(connection, request, /*limit=*/0, [&](const v1::ListPageResponse& page) {
+          for (const v1::JobSummary& job : page.summaries()) by_number[job.number()] = job.id();
+        }).status());
   }
+  std::vector<std::string> named;
+  for (const auto& [number, id] : by_number) named.push_back(id);
   if (named.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("--array: all jobs of the sweep of ", jobs.front(), " have ended already"));

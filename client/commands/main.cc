@@ -23,6 +23,7 @@ namespace {
 constexpr char kVersion[] = "terrace " TERRACE_VERSION;
 constexpr int64_t kAuthorityDays = 3650;
 constexpr int64_t kCertificateDays = 365;
+constexpr int64_t kListLimitMax = 1'000'000;
 constexpr char kFooter[] =
     "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 invalid input, 5 too "
     "little memory, disk or "
@@ -265,11 +266,27 @@ class CommandLine {
     On(submit, [this] { return SubmitCommand(global_, submit_); });
   }
 
+  void AddList() {
+    CLI::App* list = app_.add_subcommand("ls", "List jobs, the newest first");
+    list->add_flag("-a,--all", list_.all, "Also those that have ended");
+    std::vector<std::string> states;
+    for (int state = v1::JobState_MIN + 1; state <= v1::JobState_MAX; ++state)
+      states.push_back(v1::JobState_Name(static_cast<v1::JobState>(state)));
+    list->add_option("-s,--state", list_.states, "Only those in these states, ended ones too")
+        ->delimiter(',')
+        ->transform(CLI::IsMember(states, CLI::ignore_case));
+    list->add_option("--owner", list_.owner, "Only those that this user submitted");
+    list->add_option("--limit", list_.limit,
+                     "At most so many (default 100, with -o json all; 0: all)")
+        ->check(CLI::Range(int64_t{0}, kListLimitMax));
+    list->add_option("--before", list_.before, "Go on behind a list that was not complete")
+        ->check(CLI::Range(int64_t{1}, INT64_MAX));
+    On(list, [this] { return ListCommand(global_, list_); });
+  }
+
   void AddServiceCommands() {
     AddSubmit();
-    CLI::App* list = app_.add_subcommand("ls", "List jobs");
-    list->add_flag("-a,--all", list_.all, "Also those that have ended");
-    On(list, [this] { return ListCommand(global_, list_); });
+    AddList();
 
     CLI::App* status = app_.add_subcommand("status", "Show one job");
     status->add_option("job", job_.job, "Job id")->required();

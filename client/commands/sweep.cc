@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
+#include "client/job_pages.h"
 #include "client/print.h"
 #include "client/spec_file.h"
 #include "client/table.h"
@@ -127,11 +128,16 @@ absl::StatusOr<v1::ListJobsResponse> SweepWith(Connection& connection, const std
   if (!job.has_array())
     return absl::InvalidArgumentError(
         absl::StrCat("job ", id, " is of no sweep: terrace submit --sweep makes one"));
-  ASSIGN_OR_RETURN(const v1::ListJobsResponse all, connection.List(/*all=*/true));
+  v1::ListPageRequest request;
+  request.set_all(true);
+  request.set_array(job.array().array());
+  request.set_whole(true);
   v1::ListJobsResponse sweep;
-  for (const v1::Job& other : all.jobs()) {
-    if (other.array().array() == job.array().array()) *sweep.add_jobs() = other;
-  }
+  RETURN_IF_ERROR(
+      VisitPages(connection, request, /*limit=*/0, [&](const v1::ListPageResponse& page) {
+        sweep.mutable_jobs()->MergeFrom(page.jobs());
+      }).status());
+  std::reverse(sweep.mutable_jobs()->begin(), sweep.mutable_jobs()->end());
   return sweep;
 }
 

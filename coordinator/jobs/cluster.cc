@@ -327,7 +327,7 @@ NodeState Cluster::StateOf(const Entry& entry, int64_t now_ns) const {
 NodeState Cluster::StateOf(std::string_view name, int64_t now_ns) const {
   auto found = nodes_.find(name);
   if (found != nodes_.end()) return StateOf(found->second, now_ns);
-  return now_ns - start_ns_ <= timing_.grace_ns ? NodeState::kAway : NodeState::kLost;
+  return IsYoung(now_ns) ? NodeState::kAway : NodeState::kLost;
 }
 
 std::string Cluster::InstanceOf(std::string_view name) const {

@@ -92,6 +92,8 @@ class Cluster {
   // in another state.
   uint64_t places_version() const { return places_version_; }
   NodeState StateOf(std::string_view name, int64_t now_ns) const;
+  // So soon after the coordinator's start that workers may yet have to come back.
+  bool IsYoung(int64_t now_ns) const { return now_ns - start_ns_ <= timing_.grace_ns; }
   bool Has(std::string_view name) const { return nodes_.contains(name); }
   // Of its newest registration; empty: unknown.
   std::string InstanceOf(std::string_view name) const;

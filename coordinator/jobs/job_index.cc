@@ -43,6 +43,7 @@ void JobIndex::Put(const v1::Job& job) {
   Known& known = found->second;
   if (is_new) {
     known.number = NumberOf(job.id());
+    by_number_[known.number] = job.id();
     known.directory = DirectoryName(job.spec().checkpoint().directory());
     if (!known.directory.empty()) by_directory_.emplace(known.directory, job.id());
     for (const v1::Dependency& dependency : job.dependencies()) {
@@ -86,6 +87,7 @@ void JobIndex::Erase(std::string_view id) {
   if (found == known_.end()) return;
   const auto& [name, known] = *found;
   with_gang_.erase(name);
+  by_number_.erase(known.number);
   waiting_.erase(known.number);
   unplanned_.erase(name);
   shrinking_.erase(name);

@@ -31,6 +31,8 @@ class JobIndex {
   const std::set<std::string>& unplanned() const { return unplanned_; }
   // Jobs that wait for a smaller layout.
   const std::set<std::string>& shrinking() const { return shrinking_; }
+  // All of them, by the number of their submission.
+  const std::map<int64_t, std::string>& by_number() const { return by_number_; }
   // Those of with_gang() whose gang is, or was, placed on that worker.
   const std::set<std::string>& On(std::string_view worker) const;
   // A job that writes its checkpoints into this directory; empty: none does. The path has no slash
@@ -56,6 +58,7 @@ class JobIndex {
   void TakeFromWorkers(const std::string& id, Known* known);
 
   std::map<std::string, Known, std::less<>> known_;
+  std::map<int64_t, std::string> by_number_;
   std::set<std::string> with_gang_;
   std::map<int64_t, std::string> waiting_;
   std::set<std::string> unplanned_;

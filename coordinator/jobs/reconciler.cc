@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "coordinator/life/time_limit.h"
+#include "coordinator/jobs/job_summary.h"
 
 namespace terrace {
 namespace {
@@ -20,12 +21,6 @@ constexpr size_t kProgressWritesASecond = 50;
 // How many times `a_second` that are, at least once.
 int64_t Times(size_t count, size_t a_second) {
   return static_cast<int64_t>(std::max<size_t>(1, (count + a_second - 1) / a_second));
-}
-
-// What is worked out of a job when it is shown.
-void AddTimes(int64_t unix_ms, v1::Job* job) {
-  job->set_held_seconds(HeldSeconds(*job, unix_ms));
-  job->set_remaining_seconds(RemainingSeconds(*job));
 }
 
 }  // namespace
@@ -40,15 +35,13 @@ Reconciler::Reconciler(const Timing& timing, Store& store, const Clock& clock, C
       cluster_(timing.cluster, clock.MonotonicNanos()) {}
 
 absl::Status Reconciler::Load() {
-  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, store_.ListJobs());
+  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, store_.ListActiveJobs());
   ASSIGN_OR_RETURN(last_number_, store_.LastNumber());
+  RETURN_IF_ERROR(PutAside(&jobs));
+  ASSIGN_OR_RETURN(stats_.jobs, store_.CountEnded({}));
   for (v1::Job& job : jobs) {
     last_number_ = std::max(last_number_, NumberOf(job.id()));
     ++stats_.jobs[job.state()];
-    if (HasEnded(job.state())) {
-      ended_[job.id()] = RowOf(job);
-      continue;
-    }
     ASSIGN_OR_RETURN(const int64_t sequence, store_.LastSequence(job.id()));
     const std::string id = job.id();
     ASSIGN_OR_RETURN(const GangSteps done, GangStepsOf(job, sequence));
@@ -67,7 +60,27 @@ absl::Status Reconciler::Load() {
   ASSIGN_OR_RETURN(const std::vector<OwnerUsage> usages, store_.Usages());
   for (const OwnerUsage& one : usages)
     usages_[one.owner] = {static_cast<double>(one.device_ms) / 1000, one.unix_ms};
-  log::Info("read back ", jobs.size(), " jobs, ", jobs_.size(), " of them not ended");
+  log::Info("read back ", jobs_.size(), " jobs that have not ended");
+  return absl::OkStatus();
+}
+
+// Those that a coordinator of an earlier version has ended are stored in short as well, some at a
+// time.
+absl::Status Reconciler::PutAside(std::vector<v1::Job>* jobs) {
+  constexpr size_t kAtATime = 1000;
+  Transaction transaction;
+  for (const v1::Job& job : *jobs) {
+    if (!HasEnded(job.state())) continue;
+    transaction.ended.push_back(SummaryOf(job));
+    if (transaction.ended.size() < kAtATime) continue;
+    RETURN_IF_ERROR(Commit(transaction));
+    transaction.ended.clear();
+  }
+  if (!transaction.ended.empty()) RETURN_IF_ERROR(Commit(transaction));
+  std::erase_if(*jobs, [this](const v1::Job& job) {
+    last_number_ = std::max(last_number_, NumberOf(job.id()));
+    return HasEnded(job.state());
+  });
   return absl::OkStatus();
 }
 
@@ -104,29 +117,6 @@ absl::StatusOr<v1::Job> Reconciler::Ask(std::string_view id, const JobInput& inp
   return Get(id);
 }
 
-absl::StatusOr<v1::Job> Reconciler::Get(std::string_view id) const {
-  auto found = jobs_.find(id);
-  if (found != jobs_.end()) return Shown(found->second);
-  absl::StatusOr<v1::Job> stored = store_.GetJob(id);
-  if (stored.ok()) AddTimes(clock_.UnixMillis(), &*stored);
-  if (!absl::IsNotFound(stored.status())) return stored;
-  return absl::NotFoundError(
-      absl::StrCat("no job ", Absl(id), ": `terrace ls --all` lists those there are"));
-}
-
-absl::StatusOr<std::vector<v1::Job>> Reconciler::List(bool all) const {
-  std::vector<v1::Job> jobs;
-  if (all) {
-    ASSIGN_OR_RETURN(jobs, store_.ListJobs());
-    std::erase_if(jobs, [](const v1::Job& job) { return !HasEnded(job.state()); });
-    for (v1::Job& job : jobs) AddTimes(clock_.UnixMillis(), &job);
-  }
-  for (const auto& [id, entry] : jobs_) jobs.push_back(Shown(entry));
-  std::sort(jobs.begin(), jobs.end(),
-            [](const v1::Job& a, const v1::Job& b) { return NumberOf(a.id()) < NumberOf(b.id()); });
-  return jobs;
-}
-
 absl::StatusOr<v1::GetMemoryResponse> Reconciler::Memory(std::string_view id) const {
   ASSIGN_OR_RETURN(const v1::Job job, Get(id));
   if (job.state() != v1::RUNNING) {
@@ -143,24 +133,6 @@ absl::StatusOr<v1::GetMemoryResponse> Reconciler::Memory(std::string_view id) co
 Reconciler::Entry* Reconciler::Find(std::string_view id) {
   auto found = jobs_.find(id);
   return found == jobs_.end() ? nullptr : &found->second;
-}
-
-v1::Job Reconciler::Shown(const Entry& entry) const {
-  v1::Job job = entry.job;
-  if (entry.waits != nullptr) {
-    job.set_message(MessageOf(*entry.waits));
-    for (const WaitReason& reason : entry.waits->reasons) {
-      v1::Wait* wait = job.add_waits();
-      wait->set_reason(ReasonOf(reason.what));
-      wait->set_message(reason.text);
-    }
-    if (entry.waits->starts_ms != kUnknownMs)
-      job.set_estimated_start_unix_ms(entry.waits->starts_ms);
-    job.set_estimate(entry.waits->estimate);
-    job.set_priority(PriorityOf(job, clock_.UnixMillis()));
-  }
-  AddTimes(clock_.UnixMillis(), &job);
-  return job;
 }
 
 void Reconciler::NoteUnwritten(Entry& entry) {
@@ -183,15 +155,17 @@ v1::JobEvent Reconciler::StateEventOf(const v1::Job& job, int64_t sequence) cons
 }
 
 absl::Status Reconciler::Write(Entry& entry, v1::Job next, std::vector<StoredProgram> programs,
-                               std::vector<LearnedMemory> learned) {
+                               std::vector<LearnedMemory> learned, Durability durability) {
   FlushEvents().IgnoreError();  // they come before this change; without them it is still made
-  Transaction transaction{.jobs = {next}, .programs = std::move(programs)};
+  Transaction transaction{
+      .jobs = {next}, .programs = std::move(programs), .durability = durability};
   transaction.events.push_back(StateEventOf(next, entry.last_sequence + 1));
   transaction.learned = learned;
   const std::optional<OwnerUsage> released = Released(entry.job, next);
   if (released.has_value()) transaction.usages.push_back(*released);
   if (HasEnded(next.state())) {
     transaction.histories = {{next.id(), entry.history.Message().SerializeAsString()}};
+    transaction.ended = {SummaryOf(next)};
   }
   RETURN_IF_ERROR(Commit(transaction));
   for (const LearnedMemory& one : learned) {
@@ -230,17 +204,18 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
                        .shape = ShapeOf(transition.job.spec()),
                        .external_bytes = transition.job.learned_external_bytes()});
   }
-  RETURN_IF_ERROR(Write(*entry, std::move(transition.job), {}, std::move(learned)));
+  // What a job waits for is found again: a run through a long queue does not wait for the disk each
+  // time that it is another.
+  const bool found_again = std::holds_alternative<MustWait>(input);
+  RETURN_IF_ERROR(Write(*entry, std::move(transition.job), {}, std::move(learned),
+                        found_again ? Durability::kBuffered : Durability::kSynced));
   const v1::Job& job = entry->job;
   log::Info("job ", id, " is ", v1::JobState_Name(job.state()), job.message().empty() ? "" : ": ",
             job.message());
   CountTransition(before, job);
   if (!HoldsDevices(job.state())) rendezvous_.Forget(id, job.epoch());
   NoteChange(before, *entry);
-  if (HasEnded(job.state())) {
-    ended_[id] = RowOf(job);
-    jobs_.erase(id);
-  }
+  if (HasEnded(job.state())) jobs_.erase(id);
   ports_.EventsStored(id);
   return absl::OkStatus();
 }

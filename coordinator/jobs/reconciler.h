@@ -10,11 +10,13 @@
 // changes, and all that is said about it, which changes with every job that ends, is kept here
 // only.
 //
+// Jobs that have ended are in the store only.
+//
 // Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_looks.cc,
 // reconciler_placing.cc, reconciler_queue.cc, reconciler_planning.cc, reconciler_memory.cc,
 // reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc, reconciler_drain.cc,
-// reconciler_hang.cc. The outside comes in through ControlPorts. Used only on the control loop's
-// thread.
+// reconciler_hang.cc, reconciler_list.cc. The outside comes in through ControlPorts. Used only on
+// the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,7 +41,6 @@
 #include "coordinator/jobs/cluster.h"
 #include "coordinator/jobs/control_stats.h"
 #include "coordinator/jobs/job_index.h"
-#include "coordinator/jobs/job_row.h"
 #include "coordinator/jobs/pace.h"
 #include "coordinator/jobs/rendezvous.h"
 #include "coordinator/life/dependencies.h"
@@ -49,6 +50,7 @@
 #include "coordinator/queue/preempt.h"
 #include "coordinator/store/store.h"
 #include "proto/v1/drain.pb.h"
+#include "proto/v1/list.pb.h"
 #include "proto/v1/queue.pb.h"
 
 namespace terrace {
@@ -104,6 +106,15 @@ struct Submitted {
   v1::ArrayMember member;  // without a size: it is of no array
 };
 
+// A part of a list of jobs, which begins with the newest ones.
+struct PageOf {
+  int64_t before = INT64_MAX;  // only jobs with smaller numbers
+  int64_t skipped = 0;         // of the jobs that would be on it, the first ones
+  int64_t limit = 100;         // > 0
+  bool whole = false;          // jobs, not summaries; it ends where it has kPageBytesMax
+};
+inline constexpr size_t kPageBytesMax = 1 << 20;
+
 class Reconciler {
  public:
   struct Timing {
@@ -153,8 +164,11 @@ class Reconciler {
   // Of a job that there is: SUCCEEDED, FAILED or CANCELLED.
   bool IsOver(std::string_view id) const { return !jobs_.contains(id); }
   absl::StatusOr<std::vector<v1::Job>> List(bool all) const;
-  // In short, of all jobs that there are, in order of submission.
-  std::vector<JobRow> Rows() const;
+  // The newest jobs of `filter` whose numbers are smaller than `before`, the newest first.
+  // REQUIRES: limit > 0.
+  absl::StatusOr<v1::ListPageResponse> ListPage(const JobFilter& filter, const PageOf& page) const;
+  // How many jobs of each state there are, ended ones too.
+  const std::map<v1::JobState, int64_t>& JobsOfStates() const { return stats_.jobs; }
   // Its whole life, thinned with age.
   absl::StatusOr<v1::JobHistory> HistoryOf(std::string_view id) const;
   // What its ranks last said that they hold, by rank. FAILED_PRECONDITION: it does not run.
@@ -259,9 +273,22 @@ class Reconciler {
     auto operator<=>(const SentKey&) const = default;
   };
 
+  // Of jobs that are read back, those that have ended.
+  absl::Status PutAside(std::vector<v1::Job>* jobs);
   Entry* Find(std::string_view id);
   // As clients see it.
   v1::Job Shown(const Entry& entry) const;
+  v1::JobSummary ShownInShort(const Entry& entry) const;
+  // One of them is set.
+  struct PageRow {
+    int64_t number = 0;
+    const Entry* active = nullptr;
+    const v1::JobSummary* ended = nullptr;
+  };
+  bool IsTaken(const JobFilter& filter, const Entry& entry) const;
+  absl::StatusOr<std::map<v1::JobState, int64_t>> CountJobs(const JobFilter& filter) const;
+  absl::StatusOr<v1::ListPageResponse> PageWith(const std::vector<PageRow>& rows,
+                                                const JobFilter& filter, const PageOf& page) const;
   // What follows for indexes and looks from a job that has changed, `before` as it was.
   void NoteChange(const v1::Job& before, Entry& entry);
   // The job is looked at by the next pass. One with many ranks that has only said how it goes on
@@ -279,7 +306,8 @@ class Reconciler {
   // afterwards (ended).
   absl::Status Update(const std::string& id, const JobInput& input);
   absl::Status Write(Entry& entry, v1::Job next, std::vector<StoredProgram> programs,
-                     std::vector<LearnedMemory> learned = {});
+                     std::vector<LearnedMemory> learned = {},
+                     Durability durability = Durability::kSynced);
   v1::JobEvent StateEventOf(const v1::Job& job, int64_t sequence) const;
   // With what is counted of the steps that it tells of.
   static Progressed Told(const v1::Progress& progress, Entry* entry);
@@ -319,7 +347,7 @@ class Reconciler {
   // Of the workers on which something has changed. Also how a worker learns that it may forget
   // ranks that have ended.
   void StopStrays();
-  // Of a job that there is or was.
+  // Of a job that there is or was. UNSPECIFIED: the store cannot be read now.
   std::optional<v1::JobState> StateOf(std::string_view id) const;
   // Users with jobs that wait or hold devices, or that had devices lately: what they hold, and what
   // they have had.
@@ -429,8 +457,9 @@ class Reconciler {
   // BudgetNow() by what it depends on of a spec, while members and learned memory stay the same.
   mutable std::map<std::string, absl::StatusOr<Budget>> budgets_;
   mutable uint64_t budgets_version_ = 0;
-  std::map<std::string, JobRow, std::less<>> ended_;  // jobs that have ended
-  int64_t last_number_ = 0;                           // of a job id
+  // Of jobs that have ended, as far as they were asked for lately: for those that wait for them.
+  mutable std::map<std::string, v1::JobState, std::less<>> ended_states_;
+  int64_t last_number_ = 0;  // of a job id
   std::map<SentKey, int64_t> sent_ns_;
   std::map<std::pair<std::string, std::string>, int64_t> learned_;  // by worker and shape
   std::map<std::string, v1::Drain, std::less<>> drains_;            // by worker

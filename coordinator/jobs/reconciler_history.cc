@@ -10,7 +10,7 @@
 #include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
 
-// What is shown of jobs beside what decides about them: rows of lists, and each job's life.
+// What is shown of jobs beside what decides about them: each job's life.
 //
 // A history is written from time to time only. A coordinator that starts takes what came after from
 // the events, which are written at once.
@@ -29,22 +29,6 @@ bool AllocatesAtRunTime(const v1::AllocatorStats& allocator) {
 }
 
 }  // namespace
-
-std::vector<JobRow> Reconciler::Rows() const {
-  std::vector<JobRow> rows;
-  rows.reserve(ended_.size() + jobs_.size());
-  for (const auto& [id, row] : ended_) rows.push_back(row);
-  for (const auto& [id, entry] : jobs_) {
-    JobRow& row = rows.emplace_back(RowOf(entry.job));
-    if (entry.waits == nullptr) continue;
-    row.message = MessageOf(*entry.waits);
-    row.estimate = entry.waits->estimate;
-    if (entry.waits->starts_ms != kUnknownMs) row.starts_unix_ms = entry.waits->starts_ms;
-  }
-  std::sort(rows.begin(), rows.end(),
-            [](const JobRow& a, const JobRow& b) { return a.number < b.number; });
-  return rows;
-}
 
 absl::StatusOr<v1::JobHistory> Reconciler::HistoryOf(std::string_view id) const {
   const auto found = jobs_.find(id);

@@ -102,10 +102,17 @@ void Reconciler::PlaceJobs() {
   if (placed) ObserveJobs();  // sends the start commands
 }
 
+// Soon after a start workers are yet to come back: that nobody could hold a job is not said of one
+// that waits for something else. A queue of thousands would be written, and again a second later.
 void Reconciler::Wait(Entry& entry, std::shared_ptr<const WaitStory> story) {
   const v1::Job& job = entry.job;
   const bool waits = job.state() == v1::QUEUED || job.state() == v1::RECOVERING;
   const v1::Reason reason = ReasonOf(story->reasons.front().what);
+  const bool for_workers = reason == v1::REASON_NO_MATCHING_WORKER && job.reason() != reason;
+  if (waits && for_workers && job.reason() != v1::REASON_NONE &&
+      cluster_.IsYoung(clock_.MonotonicNanos())) {
+    return;
+  }
   if (!waits || job.reason() != reason) {
     const std::string id = job.id();
     if (absl::Status status = Update(id, MustWait{reason, MessageOf(*story)}); !status.ok()) {

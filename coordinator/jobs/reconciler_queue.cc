@@ -40,12 +40,6 @@ double DeviceSecondsOf(const v1::Job& job, int64_t unix_ms) {
 
 }  // namespace
 
-std::optional<v1::JobState> Reconciler::StateOf(std::string_view id) const {
-  if (const auto found = jobs_.find(id); found != jobs_.end()) return found->second.job.state();
-  if (const auto found = ended_.find(id); found != ended_.end()) return found->second.state;
-  return std::nullopt;
-}
-
 absl::Status Reconciler::CheckAfter(const Dependencies& dependencies) const {
   return CheckDependencies(dependencies, [this](std::string_view id) { return StateOf(id); });
 }

@@ -31,6 +31,7 @@ constexpr CallRule kRules[] = {
     {kJobs, "Logs",                                  kReads,   {N,     Y,     Y,        Y}},
     {kJobs, "ListNodes",                             kReads,   {N,     Y,     Y,        Y}},
     {kJobs, "GetMemory",                             kReads,   {N,     Y,     Y,        Y}},
+    {"terrace.v1.ListService", "ListPage",           kReads,   {N,     Y,     Y,        Y}},
     {"terrace.v1.HoldService", "SubmitHeld",         kChanges, {N,     N,     Y,        Y}},
     {"terrace.v1.QueueService", "SubmitAfter",       kChanges, {N,     N,     Y,        Y}},
     {"terrace.v1.QueueService", "SubmitMember",      kChanges, {N,     N,     Y,        Y}},

@@ -8,8 +8,9 @@
 
 #include <chrono>
 #include <functional>
-#include <initializer_list>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,7 @@
 #include "coordinator/server/evaluation_service.h"
 #include "coordinator/server/gatekeeper.h"
 #include "coordinator/server/job_service.h"
+#include "coordinator/server/list_service.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/queue_service.h"
 #include "coordinator/server/rpc.h"
@@ -50,13 +52,15 @@ constexpr int kPingMs = 5'000;
 constexpr int kSilenceMs = 10'000;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
 
+using Services = std::vector<std::unique_ptr<grpc::Service>>;
+
 struct Listening {
   std::unique_ptr<grpc::Server> server;
   int port = 0;
 };
 
 absl::StatusOr<Listening> Listen(const ServeOptions& options, const ServerTls& tls,
-                                 std::initializer_list<grpc::Service*> services) {
+                                 const Services& services) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   Listening listening;
@@ -73,7 +77,7 @@ absl::StatusOr<Listening> Listen(const ServeOptions& options, const ServerTls& t
   // Of one connection: a client has a few, a worker one.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
   builder.SetMaxReceiveMessageSize(kRpcMessageBytesMax);
-  for (grpc::Service* service : services) builder.RegisterService(service);
+  for (const auto& service : services) builder.RegisterService(service.get());
   listening.server = builder.BuildAndStart();
   if (listening.server == nullptr || listening.port == 0) {
     return absl::UnavailableError(
@@ -164,6 +168,22 @@ absl::Status WritePortFile(const std::string& path, int port) {
   return Rename(part, path);
 }
 
+// All are borrowed.
+Services MakeServices(Control& control, SqliteStore& store, const CallGuard& guard,
+                      const ServeOptions& options, int64_t started_unix_ms) {
+  Services services;
+  services.push_back(MakeJobService(control, guard));
+  services.push_back(MakeListService(control, guard));
+  services.push_back(MakeHoldService(control, guard));
+  services.push_back(MakeQueueService(control, guard));
+  services.push_back(MakeDrainService(control, guard));
+  services.push_back(MakeWorkerService(control, guard, absl::StrCat(started_unix_ms)));
+  services.push_back(MakeBackupService(control.loop(), store, guard, options.state_directory));
+  services.push_back(MakeEvaluationService(
+      control, kEvaluationShare * static_cast<double>(options.plan_seconds)));
+  return services;
+}
+
 ProcessPlanner::Options PlannerOptions(const ServeOptions& options) {
   return {.time = absl::Seconds(options.plan_seconds),
           .memory_bytes = options.plan_memory_bytes,
@@ -192,18 +212,9 @@ absl::Status Serve(const ServeOptions& options) {
                         [&metrics](std::string_view method, std::string_view code, double seconds) {
                           metrics.ObserveRpc(method, code, seconds);
                         });
-  const auto jobs = MakeJobService(control, guard);
-  const auto held = MakeHoldService(control, guard);
-  const auto queue = MakeQueueService(control, guard);
-  const auto drains = MakeDrainService(control, guard);
-  const auto workers = MakeWorkerService(control, guard, absl::StrCat(clock.UnixMillis()));
-  const auto backups = MakeBackupService(control.loop(), *store, guard, options.state_directory);
-  const auto evaluations =
-      MakeEvaluationService(control, kEvaluationShare * static_cast<double>(options.plan_seconds));
+  const Services services = MakeServices(control, *store, guard, options, clock.UnixMillis());
   RETURN_IF_ERROR(control.Start());
-  ASSIGN_OR_RETURN(Listening listening, Listen(options, *tls,
-                                               {jobs.get(), held.get(), queue.get(), drains.get(),
-                                                workers.get(), evaluations.get(), backups.get()}));
+  ASSIGN_OR_RETURN(Listening listening, Listen(options, *tls, services));
   std::unique_ptr<HttpServer> scrapes;
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(scrapes, StartMetrics(options, metrics));

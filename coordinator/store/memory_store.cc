@@ -40,6 +40,10 @@ absl::Status MemoryStore::Commit(const Transaction& transaction) {
   for (const v1::Drain& drain : transaction.drains) drains_[drain.node()] = drain;
   for (const std::string& node : transaction.undrained) drains_.erase(node);
   for (const OwnerUsage& usage : transaction.usages) usages_[usage.owner] = usage;
+  for (const v1::JobSummary& job : transaction.ended) {
+    ended_[job.number()] = job;
+    ended_ids_.insert(job.id());
+  }
   return absl::OkStatus();
 }
 
@@ -55,6 +59,38 @@ absl::StatusOr<std::vector<v1::Job>> MemoryStore::ListJobs() const {
   std::vector<v1::Job> jobs;
   for (const std::string& id : order_) jobs.push_back(jobs_.find(id)->second);
   return jobs;
+}
+
+absl::StatusOr<std::vector<v1::Job>> MemoryStore::ListActiveJobs() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::Job> jobs;
+  for (const std::string& id : order_) {
+    if (!ended_ids_.contains(id)) jobs.push_back(jobs_.find(id)->second);
+  }
+  return jobs;
+}
+
+absl::StatusOr<std::vector<v1::JobSummary>> MemoryStore::ListEnded(const JobFilter& filter,
+                                                                   int64_t before,
+                                                                   int64_t limit) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::JobSummary> jobs;
+  for (auto next = ended_.lower_bound(before); next != ended_.begin();) {
+    --next;
+    if (static_cast<int64_t>(jobs.size()) == limit) break;
+    if (filter.Takes(next->second)) jobs.push_back(next->second);
+  }
+  return jobs;
+}
+
+absl::StatusOr<std::map<v1::JobState, int64_t>> MemoryStore::CountEnded(
+    const JobFilter& filter) const {
+  absl::MutexLock lock(&mutex_);
+  std::map<v1::JobState, int64_t> counts;
+  for (const auto& [number, job] : ended_) {
+    if (filter.Takes(job)) ++counts[job.state()];
+  }
+  return counts;
 }
 
 absl::StatusOr<std::string> MemoryStore::GetProgram(std::string_view sha256) const {

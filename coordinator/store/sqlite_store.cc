@@ -12,11 +12,17 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "coordinator/store/sqlite_query.h"
 
 namespace terrace {
 namespace {
 
 constexpr int kFormat = 1;  // of the tables below
+
+// An event of each running job changes a page of its own, which is written whole, and once more
+// when the log goes into the file: small pages, and a log that is long enough to have most of them
+// many times, write less. A store that is there keeps the size of its pages.
+constexpr int kPageBytes = 1024, kLogPages = 16'000;
 
 // A file beside the store that says that there was one.
 constexpr char kUsedEnding[] = ".used";
@@ -36,6 +42,12 @@ constexpr char kTables[] = R"sql(
   CREATE TABLE IF NOT EXISTS drains (node TEXT PRIMARY KEY, data BLOB NOT NULL);
   CREATE TABLE IF NOT EXISTS usages (
     owner TEXT PRIMARY KEY, device_ms INTEGER NOT NULL, unix_ms INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE TABLE IF NOT EXISTS ended_jobs (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, array TEXT NOT NULL, state INTEGER NOT NULL,
+    words TEXT NOT NULL, data BLOB NOT NULL);
+  CREATE INDEX IF NOT EXISTS ended_jobs_of_state ON ended_jobs (state, number);
+  CREATE INDEX IF NOT EXISTS ended_jobs_of_owner ON ended_jobs (owner, number, state);
+  CREATE INDEX IF NOT EXISTS ended_jobs_of_array ON ended_jobs (array, number, state) WHERE array <> '';
 )sql";
 
 absl::StatusCode CodeOf(int sqlite_code) {
@@ -90,77 +102,6 @@ sqlite3_stmt* SqliteStore::Prepared(std::string_view sql) const {
   return statement;
 }
 
-// One prepared statement with its parameters: bind in order, then Next until it says false. Of one
-// text there is at most one at a time. Thread-compatible.
-class SqliteStore::Query {
- public:
-  Query(const SqliteStore& store, std::string_view sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store.mutex_)
-      : store_(store), statement_(store.Prepared(sql)) {}
-  ~Query() {
-    if (statement_ == nullptr) return;
-    sqlite3_reset(statement_);
-    sqlite3_clear_bindings(statement_);
-  }
-  Query(const Query&) = delete;
-  Query& operator=(const Query&) = delete;
-
-  // For the next row of parameters.
-  Query& Again() {
-    sqlite3_reset(statement_);
-    bound_ = 0;
-    return *this;
-  }
-
-  // The bytes must outlive the query.
-  Query& Text(std::string_view value) {
-    sqlite3_bind_text(statement_, ++bound_, value.data(), static_cast<int>(value.size()),
-                      SQLITE_STATIC);
-    return *this;
-  }
-  Query& Blob(std::string_view value) {
-    sqlite3_bind_blob64(statement_, ++bound_, value.data(), value.size(), SQLITE_STATIC);
-    return *this;
-  }
-  Query& Int(int64_t value) {
-    sqlite3_bind_int64(statement_, ++bound_, value);
-    return *this;
-  }
-
-  // Steps to the next row; false when there is none.
-  absl::StatusOr<bool> Next(std::string_view doing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
-    if (statement_ == nullptr) return store_.Error(doing);
-    const int code = sqlite3_step(statement_);
-    if (code == SQLITE_ROW) return true;
-    if (code == SQLITE_DONE) return false;
-    return store_.Error(doing);
-  }
-  absl::Status Run(std::string_view doing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_.mutex_) {
-    return Next(doing).status();
-  }
-
-  int64_t ColumnInt(int column) const { return sqlite3_column_int64(statement_, column); }
-  // Valid until the next call of Next.
-  std::string_view ColumnBlob(int column) const {
-    const void* data = sqlite3_column_blob(statement_, column);
-    return {static_cast<const char*>(data),
-            static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
-  }
-  template <typename Message>
-  absl::Status ColumnMessage(int column, Message* message) const {
-    const std::string_view bytes = ColumnBlob(column);
-    if (message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-      return absl::OkStatus();
-    }
-    return absl::DataLossError(absl::StrCat(store_.path_, ": a stored message cannot be read",
-                                            Absl(WayOut(absl::StatusCode::kDataLoss))));
-  }
-
- private:
-  const SqliteStore& store_;
-  sqlite3_stmt* const statement_;
-  int bound_ = 0;
-};
-
 // A store is made under another name and renamed when it is whole, so that an empty file of its
 // name is the remains of one: who began anew there would forget every job without a word.
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(std::string_view path) {
@@ -211,7 +152,9 @@ absl::Status SqliteStore::Initialise() {
   // Exclusive before the journal mode: then the log needs no shared memory and the lock is held
   // from the first access on.
   RETURN_IF_ERROR(Execute("PRAGMA locking_mode = EXCLUSIVE"));
+  RETURN_IF_ERROR(Execute(absl::StrCat("PRAGMA page_size = ", kPageBytes).c_str()));
   RETURN_IF_ERROR(Execute("PRAGMA journal_mode = WAL"));
+  RETURN_IF_ERROR(Execute(absl::StrCat("PRAGMA wal_autocheckpoint = ", kLogPages).c_str()));
   RETURN_IF_ERROR(Execute("PRAGMA synchronous = FULL"));
   RETURN_IF_ERROR(CheckFormat());
   // BEGIN EXCLUSIVE fails right here, not at the first job, when the file is read-only or held by
@@ -243,6 +186,11 @@ absl::Status SqliteStore::Error(std::string_view doing) const {
   const absl::StatusCode code = CodeOf(sqlite3_extended_errcode(database_.get()));
   return absl::Status(code, absl::StrCat(Absl(doing), " ", path_, ": ",
                                          sqlite3_errmsg(database_.get()), Absl(WayOut(code))));
+}
+
+absl::Status SqliteStore::Unreadable() const {
+  return absl::DataLossError(absl::StrCat(path_, ": a stored message cannot be read",
+                                          Absl(WayOut(absl::StatusCode::kDataLoss))));
 }
 
 absl::Status SqliteStore::Execute(const char* sql) const {
@@ -281,6 +229,7 @@ absl::Status SqliteStore::WriteAll(const Transaction& transaction) {
     RETURN_IF_ERROR(remove.Text(node).Run("writing"));
   }
   for (const OwnerUsage& usage : transaction.usages) RETURN_IF_ERROR(WriteUsage(usage));
+  for (const v1::JobSummary& job : transaction.ended) RETURN_IF_ERROR(WriteEnded(job));
   return absl::OkStatus();
 }
 

@@ -52,6 +52,11 @@ class SqliteStore final : public Store {
   absl::Status Commit(const Transaction& transaction) override;
   absl::StatusOr<v1::Job> GetJob(std::string_view id) const override;
   absl::StatusOr<std::vector<v1::Job>> ListJobs() const override;
+  absl::StatusOr<std::vector<v1::Job>> ListActiveJobs() const override;
+  absl::StatusOr<std::vector<v1::JobSummary>> ListEnded(const JobFilter& filter, int64_t before,
+                                                        int64_t limit) const override;
+  absl::StatusOr<std::map<v1::JobState, int64_t>> CountEnded(
+      const JobFilter& filter) const override;
   absl::StatusOr<std::string> GetProgram(std::string_view sha256) const override;
   absl::StatusOr<std::vector<v1::JobEvent>> Events(std::string_view job, int64_t after_sequence,
                                                    int64_t limit) const override;
@@ -88,10 +93,12 @@ class SqliteStore final : public Store {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteHistory(const StoredHistory& history) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteDrain(const v1::Drain& drain) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteEnded(const v1::JobSummary& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteUsage(const OwnerUsage& usage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteLearned(const LearnedMemory& learned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Kept from its first use on; null when it cannot be prepared.
   sqlite3_stmt* Prepared(std::string_view sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Unreadable() const;
   absl::Status Error(std::string_view doing) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;

@@ -2,6 +2,9 @@
 // events, what ranks were seen to need outside their arenas, which workers are drained, and what
 // each user has had of the devices.
 //
+// A job that has ended is kept as it is, and in short: lists of them are made of the latter, so
+// that the coordinator holds nothing of jobs that have ended.
+//
 // Writes are transactions: all of one is stored or nothing. A job is written with the version its
 // writer observed; a stored job that has moved on since makes the whole transaction ABORTED. A
 // kSynced transaction is durable when Commit returns OK; a kBuffered one survives the death of the
@@ -13,14 +16,17 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/store/job_filter.h"
 #include "proto/v1/drain.pb.h"
 #include "proto/v1/job.pb.h"
+#include "proto/v1/list.pb.h"
 
 namespace terrace {
 
@@ -65,6 +71,7 @@ struct Transaction {
   std::vector<v1::Drain> drains;         // each in place of what was kept of its worker
   std::vector<std::string> undrained;    // workers that are drained no more
   std::vector<OwnerUsage> usages;        // each in place of what was kept of its owner
+  std::vector<v1::JobSummary> ended;     // of jobs that have ended, in this transaction or before
   Durability durability = Durability::kSynced;
 };
 
@@ -80,6 +87,16 @@ class Store {
   virtual absl::StatusOr<v1::Job> GetJob(std::string_view id) const = 0;
   // In order of submission.
   virtual absl::StatusOr<std::vector<v1::Job>> ListJobs() const = 0;
+  // Those of which no end was stored in short, in order of submission.
+  virtual absl::StatusOr<std::vector<v1::Job>> ListActiveJobs() const = 0;
+  // Of the jobs whose end was stored and whose numbers are smaller than `before`, at most `limit`,
+  // the newest first.
+  virtual absl::StatusOr<std::vector<v1::JobSummary>> ListEnded(const JobFilter& filter,
+                                                                int64_t before,
+                                                                int64_t limit) const = 0;
+  // How many of them there are of each state.
+  virtual absl::StatusOr<std::map<v1::JobState, int64_t>> CountEnded(
+      const JobFilter& filter) const = 0;
   // The bytes of a program. NOT_FOUND when there is none of that hash.
   virtual absl::StatusOr<std::string> GetProgram(std::string_view sha256) const = 0;
   // At most `limit` kept events of the job with a larger sequence than `after_sequence`, in order.

@@ -15,6 +15,7 @@
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "coordinator/control/submit.h"
+#include "coordinator/life/job_state.h"
 #include "coordinator/web/event_wait.h"
 #include "coordinator/web/json.h"
 
@@ -22,6 +23,7 @@ namespace terrace {
 namespace {
 
 constexpr int64_t kRowsMax = 1000;
+constexpr int64_t kRowsSkippedMax = 1'000'000;
 constexpr int64_t kEventsMax = 1000;  // in one answer
 constexpr int64_t kWaitSecondsMax = 30;
 constexpr int64_t kTailLinesMax = 10'000;
@@ -44,18 +46,34 @@ std::string Text(const HttpRequest& request, std::string_view key) {
   return found == request.query.end() ? "" : found->second;
 }
 
-absl::StatusOr<RowFilter> FilterOf(const HttpRequest& request) {
-  RowFilter filter{.state = Text(request, "state"), .text = Text(request, "q")};
-  v1::JobState ignored;
-  if (!filter.state.empty() && filter.state != "active" && filter.state != "ended" &&
-      !v1::JobState_Parse(filter.state, &ignored)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("state: got \"", CleanLine(filter.state, 64),
-                     "\", must be active, ended or a state as jobs have it, such as RUNNING"));
+// "active", "ended", the name of a state, or "" for all.
+absl::StatusOr<std::vector<v1::JobState>> StatesOf(const std::string& text) {
+  std::vector<v1::JobState> states;
+  v1::JobState one;
+  if (v1::JobState_Parse(text, &one)) states.push_back(one);
+  if (text == "active" || text == "ended") {
+    for (int i = v1::JobState_MIN + 1; i <= v1::JobState_MAX; ++i) {
+      const auto state = static_cast<v1::JobState>(i);
+      if (HasEnded(state) == (text == "ended")) states.push_back(state);
+    }
   }
-  ASSIGN_OR_RETURN(filter.offset, Number(request, "offset", 0, 0, INT64_MAX / 2));
-  ASSIGN_OR_RETURN(filter.limit, Number(request, "limit", 100, 1, kRowsMax));
+  if (!states.empty() || text.empty()) return states;
+  return absl::InvalidArgumentError(
+      absl::StrCat("state: got \"", CleanLine(text, 64),
+                   "\", must be active, ended or a state as jobs have it, such as RUNNING"));
+}
+
+absl::StatusOr<JobFilter> FilterOf(const HttpRequest& request) {
+  JobFilter filter{.owner = Text(request, "owner"), .text = Text(request, "q")};
+  ASSIGN_OR_RETURN(filter.states, StatesOf(Text(request, "state")));
   return filter;
+}
+
+absl::StatusOr<PageOf> PageOfQuery(const HttpRequest& request) {
+  PageOf page;
+  ASSIGN_OR_RETURN(page.skipped, Number(request, "offset", 0, 0, kRowsSkippedMax));
+  ASSIGN_OR_RETURN(page.limit, Number(request, "limit", 100, 1, kRowsMax));
+  return page;
 }
 
 absl::StatusOr<v1::LogsRequest> LogsRequestOf(const HttpRequest& request, const std::string& job) {
@@ -125,10 +143,14 @@ void WebApi::OnLoop(Call call, void (WebApi::*work)(const Call&)) {
 }
 
 void WebApi::Jobs(const Call& call) {
-  const absl::StatusOr<RowFilter> filter = FilterOf(call.request);
+  const absl::StatusOr<JobFilter> filter = FilterOf(call.request);
   if (!filter.ok()) return call.reply(ErrorResponse(filter.status()));
-  call.reply(JsonResponse(RowsJson(control_.reconciler().Rows(), *filter, !operator_token_.empty(),
-                                   SystemClock().UnixMillis())));
+  const absl::StatusOr<PageOf> page = PageOfQuery(call.request);
+  if (!page.ok()) return call.reply(ErrorResponse(page.status()));
+  const auto jobs = control_.reconciler().ListPage(*filter, *page);
+  if (!jobs.ok()) return call.reply(ErrorResponse(jobs.status()));
+  call.reply(JsonResponse(RowsJson(*jobs, control_.reconciler().JobsOfStates(),
+                                   !operator_token_.empty(), SystemClock().UnixMillis())));
 }
 
 void WebApi::Job(const Call& call) {

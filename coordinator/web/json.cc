@@ -3,16 +3,11 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "base/strings.h"
 #include "base/utf8.h"
-#include "coordinator/life/job_state.h"
 
 namespace terrace {
 namespace {
@@ -27,41 +22,31 @@ std::string Dump(const Json& json) {
 Json IfKnown(double value, bool known) { return known ? Json(value) : Json(nullptr); }
 Json IfKnown(int64_t value) { return value == 0 ? Json(nullptr) : Json(value); }
 
-Json RowJson(const JobRow& row) {
-  const bool stepped = row.step_seconds > 0;  // since it started: no row knows of steps before
-  return {{"id", row.id},
-          {"name", row.name},
-          {"state", v1::JobState_Name(row.state)},
-          {"reason", v1::Reason_Name(row.reason)},
-          {"message", row.message},
-          {"submitted_unix_ms", IfKnown(row.submitted_unix_ms)},
-          {"started_unix_ms", IfKnown(row.started_unix_ms)},
-          {"finished_unix_ms", IfKnown(row.finished_unix_ms)},
-          {"resumed_unix_ms", IfKnown(row.resumed_unix_ms)},
-          {"step", row.step},
-          {"steps", row.steps},
-          {"loss", IfKnown(row.loss, stepped)},
-          {"eval_loss", IfKnown(row.eval_loss, row.has_eval)},
-          {"tokens_per_second", IfKnown(row.tokens_per_second, stepped)},
-          {"step_seconds", IfKnown(row.step_seconds, stepped)},
-          {"ranks", IfKnown(int64_t{row.ranks})},
-          {"parameters", IfKnown(row.parameters)},
-          {"layout", row.layout},
-          {"precision", row.precision},
-          {"restarts", row.restarts},
-          {"estimated_start_unix_ms", IfKnown(row.starts_unix_ms)},
-          {"estimate", row.estimate}};
-}
-
-bool IsShown(const JobRow& row, const RowFilter& filter) {
-  if (filter.state == "active" && HasEnded(row.state)) return false;
-  if (filter.state == "ended" && !HasEnded(row.state)) return false;
-  const bool is_group = filter.state.empty() || filter.state == "active" || filter.state == "ended";
-  if (!is_group && v1::JobState_Name(row.state) != filter.state) return false;
-  const auto has = [&](const std::string& text) {
-    return absl::StrContains(absl::AsciiStrToLower(text), absl::AsciiStrToLower(filter.text));
-  };
-  return filter.text.empty() || has(row.id) || has(row.name) || has(row.message);
+Json RowJson(const v1::JobSummary& row) {
+  const bool stepped = row.step_seconds() > 0;  // since it started: no row knows of steps before
+  return {{"id", row.id()},
+          {"name", row.name()},
+          {"owner", row.owner()},
+          {"state", v1::JobState_Name(row.state())},
+          {"reason", v1::Reason_Name(row.reason())},
+          {"message", row.message()},
+          {"submitted_unix_ms", IfKnown(row.submitted_unix_ms())},
+          {"started_unix_ms", IfKnown(row.started_unix_ms())},
+          {"finished_unix_ms", IfKnown(row.finished_unix_ms())},
+          {"resumed_unix_ms", IfKnown(row.resumed_unix_ms())},
+          {"step", row.step()},
+          {"steps", row.steps()},
+          {"loss", IfKnown(row.loss(), stepped)},
+          {"eval_loss", IfKnown(row.eval_loss(), row.has_eval_loss())},
+          {"tokens_per_second", IfKnown(row.tokens_per_second(), stepped)},
+          {"step_seconds", IfKnown(row.step_seconds(), stepped)},
+          {"ranks", IfKnown(int64_t{row.ranks()})},
+          {"parameters", IfKnown(row.parameters())},
+          {"layout", row.layout()},
+          {"precision", row.precision()},
+          {"restarts", row.restarts()},
+          {"estimated_start_unix_ms", IfKnown(row.estimated_start_unix_ms())},
+          {"estimate", row.estimate()}};
 }
 
 template <typename Column>
@@ -134,20 +119,16 @@ HttpResponse MessageResponse(const google::protobuf::Message& message) {
   return ErrorResponse(absl::InternalError("what is asked for cannot be written as JSON"));
 }
 
-std::string RowsJson(const std::vector<JobRow>& rows, const RowFilter& filter, bool has_operator,
+std::string RowsJson(const v1::ListPageResponse& page,
+                     const std::map<v1::JobState, int64_t>& counts, bool has_operator,
                      int64_t unix_ms) {
-  std::map<std::string, int64_t> counts;
-  Json shown = Json::array();
+  Json of_states = Json::object(), shown = Json::array();
+  for (const auto& [state, jobs] : counts) of_states[v1::JobState_Name(state)] = jobs;
+  for (const v1::JobSummary& row : page.summaries()) shown.push_back(RowJson(row));
   int64_t total = 0;
-  for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
-    ++counts[v1::JobState_Name(row->state)];
-    if (!IsShown(*row, filter)) continue;
-    if (total >= filter.offset && total < filter.offset + filter.limit)
-      shown.push_back(RowJson(*row));
-    ++total;
-  }
+  for (const v1::ListPageResponse::Count& count : page.counts()) total += count.jobs();
   return Dump({{"total", total},
-               {"counts", counts},
+               {"counts", of_states},
                {"operator", has_operator},
                {"unix_ms", unix_ms},
                {"jobs", shown}});

@@ -4,12 +4,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/store/store.h"
 
 namespace terrace {
@@ -35,6 +40,21 @@ class StoreConformance : public testing::TestWithParam<StoreFactory> {
     event.set_sequence(sequence);
     event.mutable_step()->set_step(sequence * 10);
     return event;
+  }
+  static v1::JobSummary MakeEnded(const std::string& id, int64_t number) {
+    v1::JobSummary job;
+    job.set_id(id);
+    job.set_number(number);
+    job.set_state(v1::SUCCEEDED);
+    return job;
+  }
+  std::vector<int64_t> Numbers(const JobFilter& filter, int64_t before, int64_t limit) {
+    std::vector<int64_t> numbers;
+    const auto jobs = store_->ListEnded(filter, before, limit);
+    EXPECT_TRUE(jobs.ok()) << jobs.status();
+    if (!jobs.ok()) return numbers;
+    for (const v1::JobSummary& job : *jobs) numbers.push_back(job.number());
+    return numbers;
   }
   absl::Status Put(const v1::Job& job) { return store_->Commit({.jobs = {job}}); }
 
@@ -93,6 +113,65 @@ TEST_P(StoreConformance, JobsAreListedInOrderOfSubmission) {
   EXPECT_EQ((*jobs)[0].id(), "z-1");
   EXPECT_EQ((*jobs)[1].id(), "a-2");
   EXPECT_EQ((*jobs)[2].id(), "m-3");
+}
+
+TEST_P(StoreConformance, AJobWhoseEndIsStoredIsNotActive) {
+  for (const char* id : {"z-1", "a-2", "m-3"}) ASSERT_TRUE(Put(MakeJob(id)).ok());
+  ASSERT_TRUE(store_->Commit({.jobs = {MakeJob("a-2", 1)}, .ended = {MakeEnded("a-2", 2)}}).ok());
+  const auto active = store_->ListActiveJobs();
+  ASSERT_EQ(active->size(), 2);
+  EXPECT_EQ((*active)[0].id(), "z-1");
+  EXPECT_EQ((*active)[1].id(), "m-3");
+  EXPECT_EQ(store_->ListJobs()->size(), 3);
+  EXPECT_EQ(store_->GetJob("a-2")->version(), 2) << "it is kept whole, too";
+  const Transaction aborted{.jobs = {MakeJob("m-3", 9)}, .ended = {MakeEnded("m-3", 3)}};
+  EXPECT_EQ(store_->Commit(aborted).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(store_->ListActiveJobs()->size(), 2);
+}
+
+TEST_P(StoreConformance, EndedJobsAreListedNewestFirstPageByPage) {
+  for (int64_t number = 1; number <= 7; ++number)
+    ASSERT_TRUE(store_->Commit({.ended = {MakeEnded(absl::StrCat("j-", number), number)}}).ok());
+  EXPECT_THAT(Numbers({}, INT64_MAX, 3), testing::ElementsAre(7, 6, 5));
+  EXPECT_THAT(Numbers({}, 5, 3), testing::ElementsAre(4, 3, 2));
+  EXPECT_THAT(Numbers({}, 2, 3), testing::ElementsAre(1));
+  EXPECT_THAT(Numbers({}, 1, 3), testing::IsEmpty());
+}
+
+// Every way to ask is compared with what JobFilter says of each job.
+TEST_P(StoreConformance, EndedJobsAreFilteredAndCounted) {
+  std::vector<v1::JobSummary> jobs;
+  for (int64_t number = 1; number <= 60; ++number) {
+    v1::JobSummary job = MakeEnded(absl::StrCat("Name%_", number % 7, "-", number), number);
+    job.set_owner(number % 2 == 0 ? "alice" : number % 3 == 0 ? "bob" : "");
+    job.set_array(number % 5 == 0 ? "first-5" : "");
+    job.set_state(number % 4 == 0 ? v1::FAILED : number % 4 == 1 ? v1::CANCELLED : v1::SUCCEEDED);
+    job.set_message(number % 6 == 0 ? "It's OUT of memory" : "");
+    jobs.push_back(job);
+    ASSERT_TRUE(store_->Commit({.ended = {job}}).ok());
+  }
+  int tried = 0;
+  for (const std::vector<v1::JobState>& states :
+       {std::vector<v1::JobState>{}, {v1::FAILED}, {v1::CANCELLED, v1::SUCCEEDED}, {v1::RUNNING}}) {
+    for (const char* owner : {"", "alice", "nobody"}) {
+      for (const char* array : {"", "first-5"}) {
+        for (const char* text : {"", "it's out", "e%_3", "%"}) {
+          const JobFilter filter{states, owner, array, text};
+          std::vector<int64_t> numbers;
+          std::map<v1::JobState, int64_t> counts;
+          for (auto job = jobs.rbegin(); job != jobs.rend(); ++job) {
+            if (!filter.Takes(*job)) continue;
+            numbers.push_back(job->number());
+            ++counts[job->state()];
+          }
+          ++tried;
+          EXPECT_EQ(Numbers(filter, INT64_MAX, 100), numbers) << owner << array << text;
+          EXPECT_EQ(*store_->CountEnded(filter), counts) << owner << array << text;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(tried, 96);
 }
 
 TEST_P(StoreConformance, AProgramIsBytesUnderAHashAndIsWrittenOnce) {

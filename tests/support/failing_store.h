@@ -9,16 +9,31 @@ namespace terrace {
 
 class FailingStore final : public Store {
  public:
-  bool full = false;     // commits fail as on a full disk
-  int jobs_written = 0;  // by commits so far
+  bool full = false;        // commits fail as on a full disk
+  bool unreadable = false;  // jobs cannot be read
+  int jobs_written = 0;     // by commits so far
 
   absl::Status Commit(const Transaction& transaction) override {
     if (full) return absl::ResourceExhaustedError("the disk is full");
     jobs_written += static_cast<int>(transaction.jobs.size());
     return inner_.Commit(transaction);
   }
-  absl::StatusOr<v1::Job> GetJob(std::string_view id) const override { return inner_.GetJob(id); }
+  absl::StatusOr<v1::Job> GetJob(std::string_view id) const override {
+    if (unreadable) return absl::DataLossError("the disk is broken");
+    return inner_.GetJob(id);
+  }
   absl::StatusOr<std::vector<v1::Job>> ListJobs() const override { return inner_.ListJobs(); }
+  absl::StatusOr<std::vector<v1::Job>> ListActiveJobs() const override {
+    return inner_.ListActiveJobs();
+  }
+  absl::StatusOr<std::vector<v1::JobSummary>> ListEnded(const JobFilter& filter, int64_t before,
+                                                        int64_t limit) const override {
+    return inner_.ListEnded(filter, before, limit);
+  }
+  absl::StatusOr<std::map<v1::JobState, int64_t>> CountEnded(
+      const JobFilter& filter) const override {
+    return inner_.CountEnded(filter);
+  }
   absl::StatusOr<std::string> GetProgram(std::string_view sha256) const override {
     return inner_.GetProgram(sha256);
   }

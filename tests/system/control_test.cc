@@ -2,16 +2,20 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "base/exit_code.h"
+#include "proto/v1/list.grpc.pb.h"
 #include "tests/system/control_cluster.h"
 
 namespace terrace {
@@ -227,6 +231,26 @@ TEST_F(ControlTest, AnInvalidSpecIsRefusedAndNothingIsStored) {
   grpc::ClientContext list_context;
   EXPECT_TRUE(cluster_.stub().List(&list_context, list, &jobs).ok());
   EXPECT_EQ(jobs.jobs_size(), 0);
+}
+
+TEST_F(ControlTest, PagesThatCannotBeAreRefused) {
+  const auto lists = v1::ListService::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", cluster_.port()), grpc::InsecureChannelCredentials()));
+  const auto refusal = [&](const std::function<void(v1::ListPageRequest*)>& change) {
+    v1::ListPageRequest request;
+    change(&request);
+    v1::ListPageResponse page;
+    grpc::ClientContext context;
+    const grpc::Status status = lists->ListPage(&context, request, &page);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_THAT(refusal([](auto* request) { request->set_limit(1001); }),
+              HasSubstr("limit: got 1001, must be from 1 to 1000"));
+  EXPECT_THAT(refusal([](auto* request) { request->set_limit(-1); }), HasSubstr("limit: got -1"));
+  EXPECT_THAT(refusal([](auto* request) { request->set_before(-7); }), HasSubstr("before: got -7"));
+  EXPECT_THAT(refusal([](auto* request) { request->add_states(static_cast<v1::JobState>(77)); }),
+              HasSubstr("states: got 77"));
 }
 
 TEST_F(ControlTest, AnUnreadableModelConfigNamesTheKeyAndThePath) {

@@ -30,6 +30,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/v1/list.grpc.pb.h"
 #include "tests/bench/control/process_use.h"
 #include "tests/bench/control/simulated_workers.h"
 #include "tests/system/control_cluster.h"
@@ -169,29 +170,54 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
     Add("jobs", accepted, "");
     Until(absl::Minutes(2), [&] { return Running() >= options_.running; });
     Add("jobs running", Running(), "");
+    ids_ = Ids();
     absl::SleepFor(absl::Seconds(5));
   }
 
-  // Of the first jobs; they are placed in order of submission.
   int Running() {
-    v1::ListJobsResponse jobs = List(nullptr);
-    return static_cast<int>(
-        std::count_if(jobs.jobs().begin(), jobs.jobs().end(),
-                      [](const v1::Job& job) { return job.state() == v1::RUNNING; }));
+    v1::ListPageRequest request;
+    request.add_states(v1::RUNNING);
+    request.set_limit(1);
+    const v1::ListPageResponse page = List(request);
+    return page.counts_size() == 0 ? 0 : static_cast<int>(page.counts(0).jobs());
   }
 
-  v1::ListJobsResponse List(double* seconds) {
+  v1::ListPageResponse List(const v1::ListPageRequest& request) {
     grpc::ClientContext context;
-    v1::ListJobsResponse response;
-    const absl::Time start = absl::Now();
-    const grpc::Status status = reader_->List(&context, {}, &response);
-    if (seconds != nullptr) *seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    v1::ListPageResponse response;
+    const grpc::Status status = lists_->ListPage(&context, request, &response);
     if (!status.ok()) std::fprintf(stderr, "ls: %s\n", status.error_message().c_str());
-    if (ids_.empty()) {
-      for (const v1::Job& job : response.jobs()) ids_.push_back(job.id());
-    }
-    list_bytes_ = response.ByteSizeLong();
     return response;
+  }
+
+  // What `terrace ls` asks for, and with `whole` `terrace ls -o json`. The bytes of all pages.
+  size_t ListAll(bool whole, double* seconds) {
+    v1::ListPageRequest request;
+    request.set_whole(whole);
+    request.set_limit(whole ? 500 : 100);
+    size_t bytes = 0;
+    const absl::Time start = absl::Now();
+    do {
+      const v1::ListPageResponse page = List(request);
+      bytes += page.ByteSizeLong();
+      request.set_before(page.next());
+    } while (whole && request.before() != 0);
+    *seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    return bytes;
+  }
+
+  // Of all jobs, in order of submission.
+  std::vector<std::string> Ids() {
+    std::vector<std::string> ids;
+    v1::ListPageRequest request;
+    request.set_limit(1000);
+    do {
+      const v1::ListPageResponse page = List(request);
+      for (const v1::JobSummary& job : page.summaries()) ids.push_back(job.id());
+      request.set_before(page.next());
+    } while (request.before() != 0);
+    std::reverse(ids.begin(), ids.end());
+    return ids;
   }
 
   void AtRest() {
@@ -210,10 +236,11 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
     const ProcessUse before = Use();
     const absl::Time start = absl::Now();
     std::vector<double> gets, lists;
+    size_t rows_bytes = 0;
     for (int i = 0; i < kGetsASecond * options_.seconds; ++i) {
       const absl::Time due = start + i * absl::Seconds(1) / kGetsASecond;
       absl::SleepFor(due - absl::Now());
-      if (i % kGetsASecond == 0) List(&lists.emplace_back());
+      if (i % kGetsASecond == 0) rows_bytes = ListAll(/*whole=*/false, &lists.emplace_back());
       v1::GetJobRequest request;
       request.set_id(ids_[static_cast<size_t>(i) * 7919 % ids_.size()]);
       v1::GetJobResponse response;
@@ -227,7 +254,11 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
         "% of a core");
     AddLatencies("get", std::move(gets));
     AddLatencies("ls", std::move(lists));
-    Add("bytes of ls", static_cast<double>(list_bytes_), "bytes");
+    Add("bytes of ls", static_cast<double>(rows_bytes) / 1e3, "kB");
+    double seconds = 0;
+    Add("bytes of ls of all jobs, whole",
+        static_cast<double>(ListAll(/*whole=*/true, &seconds)) / 1e6, "MB");
+    Add("ls of all jobs, whole", seconds * 1e3, "ms");
   }
 
   // Of jobs in the queue, the newest first.
@@ -291,9 +322,10 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    reader_ = v1::JobService::NewStub(
-        grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", cluster_.port()),
-                                  grpc::InsecureChannelCredentials(), arguments));
+    const auto channel = grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", cluster_.port()),
+                                                   grpc::InsecureChannelCredentials(), arguments);
+    reader_ = v1::JobService::NewStub(channel);
+    lists_ = v1::ListService::NewStub(channel);
   }
 
   void Print() const {
@@ -315,10 +347,10 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
   const LoadOptions options_;
   ControlCluster cluster_;
   std::unique_ptr<v1::JobService::Stub> reader_;  // takes answers of any size
-  std::unique_ptr<SimulatedWorkers> workers_;     // before the cluster, so that nobody dials again
+  std::unique_ptr<v1::ListService::Stub> lists_;
+  std::unique_ptr<SimulatedWorkers> workers_;  // before the cluster, so that nobody dials again
   std::vector<std::string> ids_;
   std::atomic<int> submitted_ = 0;
-  size_t list_bytes_ = 0;
   double rest_bytes_a_second_ = 0;
   std::vector<Figure> figures_;
 };

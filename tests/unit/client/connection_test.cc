@@ -38,8 +38,8 @@ class OldCoordinator final : public v1::JobService::Service {
     return *std::move(connection);
   }
 
-  grpc::Status List(grpc::ServerContext* /*context*/, const v1::ListJobsRequest* /*request*/,
-                    v1::ListJobsResponse* /*response*/) override {
+  grpc::Status Cancel(grpc::ServerContext* /*context*/, const v1::CancelJobRequest* /*request*/,
+                      v1::CancelJobResponse* /*response*/) override {
     return grpc::Status::OK;
   }
   // As a proxy or another server does, through gRPC's words for its answer.
@@ -61,11 +61,12 @@ struct Call {
 TEST(ConnectionTest, EveryCallThatAnOlderCoordinatorDoesNotKnowSaysSo) {
   const OldCoordinator coordinator;
   const std::unique_ptr<Connection> connection = coordinator.Dial();
-  EXPECT_EQ(connection->List(false).status(), absl::OkStatus());
+  EXPECT_EQ(connection->Cancel("job", false).status(), absl::OkStatus());
   const std::vector<Call> calls = {
       {"Drain", connection->Drain({}).status()},
       {"Undrain", connection->Undrain("node").status()},
       {"ListDrains", connection->ListDrains().status()},
+      {"ListPage", connection->ListPage({}).status()},
       {"GetMemory", connection->GetMemory("job").status()},
       {"Submit", connection->Submit({}).status()},
       {"Watch", connection->Watch({}, [](const v1::JobEvent&) { return true; })},

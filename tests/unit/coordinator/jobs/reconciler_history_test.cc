@@ -115,12 +115,12 @@ TEST_F(ReconcilerTest, AnEndedJobHasItsHistoryAndItsRow) {
   for (int start = 0; start < 2; ++start) {
     EXPECT_EQ(JobNow(id).state(), v1::SUCCEEDED);
     EXPECT_THAT(reconciler_->HistoryOf(id)->steps().step(), ElementsAre(1));
-    const std::vector<JobRow> rows = reconciler_->Rows();
-    ASSERT_EQ(rows.size(), 2u);
-    EXPECT_EQ(rows[0].id, id) << "in order of submission";
-    EXPECT_EQ(rows[0].state, v1::SUCCEEDED);
-    EXPECT_EQ(rows[1].id, other);
-    EXPECT_EQ(rows[1].ranks, 1u);
+    const v1::ListPageResponse page = *reconciler_->ListPage({}, {});
+    ASSERT_EQ(page.summaries_size(), 2);
+    EXPECT_EQ(page.summaries(0).id(), other) << "the newest first";
+    EXPECT_EQ(page.summaries(0).ranks(), 1u);
+    EXPECT_EQ(page.summaries(1).id(), id);
+    EXPECT_EQ(page.summaries(1).state(), v1::SUCCEEDED);
     StartCoordinator();
   }
 }

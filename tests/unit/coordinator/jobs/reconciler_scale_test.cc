@@ -45,8 +45,8 @@ TEST_F(ScaleTest, ACancelInAQueueWritesNoOtherJob) {
   EXPECT_THAT(JobNow(queue.back()).message(),
               EndsWith(absl::StrCat("job ", queue[1], " is ahead of it")))
       << "what it says is as of now all the same";
-  const auto rows = reconciler_->Rows();
-  EXPECT_EQ(rows.back().message, JobNow(queue.back()).message());
+  const v1::ListPageResponse page = *reconciler_->ListPage({}, {.limit = 1});
+  EXPECT_EQ(page.summaries(0).message(), JobNow(queue.back()).message());
 }
 
 TEST_F(ScaleTest, AQueueAtRestWritesNothing) {
@@ -64,6 +64,28 @@ TEST_F(ScaleTest, WhyAJobWaitsIsThereAgainAfterARestart) {
   Connect(*workers_["w0"]);
   EXPECT_EQ(JobNow(queue.back()).reason(), v1::REASON_WAITING_FOR_DEVICES);
   EXPECT_THAT(JobNow(queue.back()).message(), HasSubstr(queue[1]));
+}
+
+TEST_F(ScaleTest, ARestartWritesNoJobOfAQueueWhileWorkersComeBack) {
+  const std::vector<std::string> queue = Queue(kQueued);
+  const int before = store_.jobs_written;
+  StartCoordinator();
+  Pass(2000);  // nobody is registered
+  EXPECT_EQ(store_.jobs_written, before);
+  Connect(*workers_["w0"]);
+  Pass(2000);
+  EXPECT_LE(store_.jobs_written - before, 2) << "of the job that runs";
+  EXPECT_EQ(JobNow(queue.back()).reason(), v1::REASON_WAITING_FOR_DEVICES);
+}
+
+TEST_F(ScaleTest, AWorkerThatDoesNotComeBackIsMissedAfterAWhile) {
+  const std::vector<std::string> queue = Queue(1);
+  StartCoordinator();
+  workers_.clear();
+  Pass(5000);
+  EXPECT_EQ(JobNow(queue.back()).reason(), v1::REASON_WAITING_FOR_DEVICES);
+  Pass(20'000);
+  EXPECT_EQ(JobNow(queue.back()).reason(), v1::REASON_NO_MATCHING_WORKER);
 }
 
 TEST_F(ScaleTest, JobsThatNobodyMatchesAreToldOfThoseThatCome) {

@@ -15,6 +15,7 @@
 #include "proto/v1/evaluation.pb.h"
 #include "proto/v1/hold.pb.h"
 #include "proto/v1/job.pb.h"
+#include "proto/v1/list.pb.h"
 #include "proto/v1/queue.pb.h"
 #include "proto/v1/worker.pb.h"
 
@@ -34,6 +35,7 @@ TEST(AccessTest, EachCallOfEachServiceHasARowAndNoRowIsForNothing) {
   v1::BackupChunk().GetTypeName();
   v1::Drain().GetTypeName();
   v1::Evaluation().GetTypeName();
+  v1::JobSummary().GetTypeName();
   v1::SubmitHeldRequest().GetTypeName();
   v1::SubmitAfterRequest().GetTypeName();
   v1::WorkerMessage().GetTypeName();

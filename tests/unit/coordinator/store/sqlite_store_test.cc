@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "tests/conformance/store_conformance.h"
 
 namespace terrace {
@@ -55,6 +57,64 @@ TEST_F(SqliteStoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_TRUE((*store)->GetJob("a-1").ok());
   ASSERT_EQ((*store)->Learned()->size(), 1);
   EXPECT_EQ((*store)->Learned()->front().external_bytes, 5);
+}
+
+// Of larger pages, and without what is kept of jobs that have ended.
+TEST_F(SqliteStoreTest, AStoreOfAnEarlierVersionGoesOn) {
+  v1::Job job;
+  job.set_id("a-7");
+  job.set_version(1);
+  const std::string bytes = job.SerializeAsString();
+  sqlite3* database = nullptr;
+  sqlite3_open(file_.c_str(), &database);
+  const std::string sql = absl::StrCat(
+      "PRAGMA page_size = 4096; PRAGMA user_version = 1;"
+      "CREATE TABLE jobs (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, "
+      "version INTEGER NOT NULL, data BLOB NOT NULL);"
+      "INSERT INTO jobs VALUES (7, 'a-7', 1, x'",
+      absl::BytesToHexString(bytes), "')");
+  ASSERT_EQ(sqlite3_exec(database, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  for (int start = 0; start < 2; ++start) {
+    const auto store = SqliteStore::Open(file_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_EQ((*store)->ListActiveJobs()->size(), start == 0 ? 1u : 0u);
+    EXPECT_EQ(*(*store)->LastNumber(), 7);
+    v1::JobSummary ended;
+    ended.set_id("a-7");
+    ended.set_number(7);
+    EXPECT_TRUE((*store)->Commit({.ended = {ended}}).ok());
+    EXPECT_EQ((*store)->ListEnded({}, INT64_MAX, 10)->size(), 1u);
+  }
+}
+
+// The events of many jobs that train, one at a time, as a coordinator stores them.
+TEST_F(SqliteStoreTest, AnEventWritesLittleMoreThanASmallPage) {
+  constexpr int64_t kJobs = 200, kRounds = 40;
+  const auto store = SqliteStore::Open(file_);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto written = [] {
+    std::ifstream io("/proc/self/io");
+    for (std::string name; io >> name;) {
+      int64_t value = 0;
+      if (io >> value && name == "wchar:") return value;
+    }
+    return int64_t{0};
+  };
+  const int64_t before = written();
+  for (int64_t round = 1; round <= kRounds; ++round) {
+    Transaction transaction{.durability = Durability::kBuffered};
+    for (int64_t job = 0; job < kJobs; ++job) {
+      v1::JobEvent& event = transaction.events.emplace_back();
+      event.set_job(absl::StrCat("a-job-of-many-", job));
+      event.set_sequence(round);
+      event.mutable_step()->set_step(round);
+      event.mutable_step()->set_loss(2.5);
+    }
+    ASSERT_TRUE((*store)->Commit(transaction).ok());
+  }
+  ASSERT_GT(written(), before);
+  EXPECT_LT((written() - before) / (kJobs * kRounds), 2500);
 }
 
 TEST_F(SqliteStoreTest, AStoreThatWasThereIsNotTakenForANewOne) {
