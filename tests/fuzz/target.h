@@ -31,6 +31,9 @@ void FuzzTokenizerJson(std::string_view input);
 void FuzzSentencePiece(std::string_view input);
 void FuzzManifest(std::string_view input);
 void FuzzProgram(std::string_view input);
+// Messages of workers and clients: targets_message.cc.
+void FuzzWorkerMessages(std::string_view input);
+void FuzzClientCalls(std::string_view input);
 
 inline constexpr FuzzTarget kFuzzTargets[] = {
     {"spec", &FuzzSpec},
@@ -44,6 +47,8 @@ inline constexpr FuzzTarget kFuzzTargets[] = {
     {"sentencepiece", &FuzzSentencePiece},
     {"manifest", &FuzzManifest},
     {"program", &FuzzProgram},
+    {"worker_messages", &FuzzWorkerMessages},
+    {"client_calls", &FuzzClientCalls},
 };
 
 // Null when no target has that name.
