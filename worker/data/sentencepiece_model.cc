@@ -108,17 +108,18 @@ bool ParseTrainerSpec(std::string_view message, int32_t* type, int32_t* end_of_s
     if (field.id == 24) model->space_as_suffix = field.as_bool();
     if (field.id == 35) model->byte_fallback = field.as_bool();
     if (field.id == 42) *end_of_sentence = field.as_int();
+    if (field.id == 44) model->unknown_surface = std::string(field.bytes);
   }
   return reader.ok();
 }
 
-bool ParseNormalizerSpec(std::string_view message, Model* model) {
+bool ParseNormalizerSpec(std::string_view message, Model::Normalizer* normalizer) {
   FieldReader reader(message);
   for (Field field; reader.Next(&field);) {
-    if (field.id == 2) model->character_map = std::string(field.bytes);
-    if (field.id == 3) model->add_dummy_prefix = field.as_bool();
-    if (field.id == 4) model->remove_extra_spaces = field.as_bool();
-    if (field.id == 5) model->escape_spaces = field.as_bool();
+    if (field.id == 2) normalizer->character_map = std::string(field.bytes);
+    if (field.id == 3) normalizer->add_dummy_prefix = field.as_bool();
+    if (field.id == 4) normalizer->remove_extra_spaces = field.as_bool();
+    if (field.id == 5) normalizer->escape_spaces = field.as_bool();
   }
   return reader.ok();
 }
@@ -164,7 +165,8 @@ absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(std::string_view seri
   for (Field field; ok && reader.Next(&field);) {
     if (field.id == 1) ok = ParsePiece(field.bytes, &model.pieces.emplace_back());
     if (field.id == 2) ok = ParseTrainerSpec(field.bytes, &type, &end_of_sentence, &model);
-    if (field.id == 3) ok = ParseNormalizerSpec(field.bytes, &model);
+    if (field.id == 3) ok = ParseNormalizerSpec(field.bytes, &model.normalizer);
+    if (field.id == 5) ok = ParseNormalizerSpec(field.bytes, &model.denormalizer);
   }
   if (!ok || !reader.ok() || model.pieces.empty()) {
     return absl::InvalidArgumentError("it does not parse; was it cut off?");

@@ -34,17 +34,22 @@ struct SentencePieceModel {
     float score = 0;
     PieceType type = PieceType::kNormal;
   };
+  struct Normalizer {
+    bool add_dummy_prefix = true;
+    bool remove_extra_spaces = true;
+    bool escape_spaces = true;
+    std::string character_map;  // precompiled_charsmap; empty: characters stay as they are
+  };
 
   Type type = Type::kUnigram;
   std::vector<Piece> pieces;  // by id
   int32_t unknown = 0;
   std::optional<int32_t> end_of_sentence;
   bool byte_fallback = false;
+  std::string unknown_surface = " \u2047 ";  // what the unknown piece decodes to
   bool space_as_suffix = false;
-  bool add_dummy_prefix = true;
-  bool remove_extra_spaces = true;
-  bool escape_spaces = true;
-  std::string character_map;  // precompiled_charsmap; empty: characters stay as they are
+  Normalizer normalizer;
+  Normalizer denormalizer;  // of decoded text; without a character map: none
 };
 
 // INVALID_ARGUMENT says what is wrong or not supported.

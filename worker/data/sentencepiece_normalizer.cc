@@ -14,14 +14,14 @@ constexpr std::string_view kReplacement = "\ufffd";  // for a byte that is not U
 }  // namespace
 
 absl::StatusOr<SentencePieceNormalizer> SentencePieceNormalizer::Create(
-    const SentencePieceModel& model, const ByteTrie* symbols) {
+    const SentencePieceModel::Normalizer& rules, bool space_as_suffix, const ByteTrie* symbols) {
   SentencePieceNormalizer normalizer;
   normalizer.symbols_ = symbols;
-  normalizer.space_as_suffix_ = model.space_as_suffix;
-  normalizer.add_dummy_prefix_ = model.add_dummy_prefix;
-  normalizer.remove_extra_spaces_ = model.remove_extra_spaces;
-  normalizer.escape_spaces_ = model.escape_spaces;
-  ASSIGN_OR_RETURN(normalizer.map_, CharacterMap::Parse(model.character_map));
+  normalizer.space_as_suffix_ = space_as_suffix;
+  normalizer.add_dummy_prefix_ = rules.add_dummy_prefix;
+  normalizer.remove_extra_spaces_ = rules.remove_extra_spaces;
+  normalizer.escape_spaces_ = rules.escape_spaces;
+  ASSIGN_OR_RETURN(normalizer.map_, CharacterMap::Parse(rules.character_map));
   return normalizer;
 }
 

@@ -24,8 +24,9 @@ inline constexpr std::string_view kSpaceSymbol = "\u2581";
 
 class SentencePieceNormalizer {
  public:
-  // `symbols`, borrowed: the user-defined ones.
-  static absl::StatusOr<SentencePieceNormalizer> Create(const SentencePieceModel& model,
+  // `symbols`, borrowed: the user-defined ones. INVALID_ARGUMENT when the character map is damaged.
+  static absl::StatusOr<SentencePieceNormalizer> Create(const SentencePieceModel::Normalizer& rules,
+                                                        bool space_as_suffix,
                                                         const ByteTrie* symbols);
 
   std::string Normalize(std::string_view text) const;

@@ -144,8 +144,9 @@ void SentencePieceSegmenter::SegmentBpe(std::string_view normalized, const Visit
   }
   const std::function<void(std::string_view)> emit = [&](std::string_view piece) {
     const int32_t id = Find(piece);
+    if (!IsUnused(id)) return visit(piece, id);
     const auto parts = parts_of_unused.find(piece);
-    if (!IsUnused(id) || parts == parts_of_unused.end()) return visit(piece, id);
+    if (parts == parts_of_unused.end()) return visit(piece, model_->unknown);
     emit(parts->second.first);
     emit(parts->second.second);
   };

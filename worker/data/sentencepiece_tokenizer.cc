@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/data/byte_trie.h"
+#include "worker/data/sentencepiece_decoder.h"
 #include "worker/data/sentencepiece_model.h"
 #include "worker/data/sentencepiece_normalizer.h"
 #include "worker/data/sentencepiece_segment.h"
@@ -23,7 +24,6 @@ namespace {
 using PieceType = SentencePieceModel::PieceType;
 
 constexpr size_t kFileLimitBytes = 256 << 20;
-constexpr char kUnknownSurface[] = " \u2047 ";  // what the library decodes an unknown piece to
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
@@ -33,8 +33,11 @@ class SentencePieceTokenizer final : public Tokenizer {
                                                            std::string_view model_config) {
     std::unique_ptr<SentencePieceTokenizer> tokenizer(
         new SentencePieceTokenizer(std::move(model), std::move(fingerprint)));
-    ASSIGN_OR_RETURN(SentencePieceNormalizer normalizer,
-                     SentencePieceNormalizer::Create(tokenizer->model_, &tokenizer->symbols_));
+    ASSIGN_OR_RETURN(
+        SentencePieceNormalizer normalizer,
+        SentencePieceNormalizer::Create(tokenizer->model_.normalizer,
+                                        tokenizer->model_.space_as_suffix, &tokenizer->symbols_));
+    ASSIGN_OR_RETURN(tokenizer->decoder_, SentencePieceDecoder::Create(&tokenizer->model_));
     tokenizer->normalizer_ = std::make_unique<SentencePieceNormalizer>(std::move(normalizer));
     std::vector<std::string> remarks;
     ASSIGN_OR_RETURN(tokenizer->special_,
@@ -65,13 +68,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string Decode(const std::vector<int32_t>& ids) const override {
-    std::string text;
-    for (const int32_t id : ids) {
-      if (id >= 0 && id < vocabulary()) AppendDecoded(model_.pieces[id], &text);
-    }
-    const bool has_dummy = model_.add_dummy_prefix || model_.remove_extra_spaces;
-    if (has_dummy && text.starts_with(' ')) text.erase(0, 1);
-    return text;
+    return decoder_->Decode(ids);
   }
 
  private:
@@ -120,38 +117,12 @@ class SentencePieceTokenizer final : public Tokenizer {
     return byte_ids;
   }
 
-  // "<0x41>"
-  static std::optional<uint8_t> ByteOf(const SentencePieceModel::Piece& piece) {
-    unsigned byte = 0;
-    if (piece.type != PieceType::kByte || std::sscanf(piece.text.c_str(), "<0x%2X>", &byte) != 1) {
-      return std::nullopt;
-    }
-    return static_cast<uint8_t>(byte);
-  }
-
-  static void AppendDecoded(const SentencePieceModel::Piece& piece, std::string* text) {
-    if (piece.type == PieceType::kControl) return;
-    if (piece.type == PieceType::kUnknown) {
-      text->append(kUnknownSurface);
-      return;
-    }
-    if (const std::optional<uint8_t> byte = ByteOf(piece)) {
-      text->push_back(static_cast<char>(*byte));
-      return;
-    }
-    std::string_view rest = piece.text;
-    while (!rest.empty()) {
-      const bool is_space = rest.starts_with(kSpaceSymbol);
-      text->push_back(is_space ? ' ' : rest.front());
-      rest.remove_prefix(is_space ? kSpaceSymbol.size() : 1);
-    }
-  }
-
   const SentencePieceModel model_;
   std::string fingerprint_;
   const ByteTrie symbols_;
   const std::array<int32_t, 256> byte_ids_;
   const SentencePieceSegmenter segmenter_;
+  std::optional<SentencePieceDecoder> decoder_;
   std::unique_ptr<SentencePieceNormalizer> normalizer_;
   SpecialTokens special_;
 };
@@ -167,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
   }
   absl::StatusOr<SentencePieceModel> model = ParseSentencePieceModel(file.text());
   std::string fingerprint =
-      absl::StrFormat("sentencepiece-%016x", XXH3_64bits(file.text().data(), file.text().size()));
+      absl::StrFormat("sentencepiece-2-%016x", XXH3_64bits(file.text().data(), file.text().size()));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       model.ok() ? SentencePieceTokenizer::Create(*std::move(model), std::move(fingerprint), path,
                                                   model_config)
