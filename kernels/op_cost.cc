@@ -126,7 +126,7 @@ int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
     case Op::kAttentionBlockGrad:
       return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 5);
     case Op::kLmHeadLoss: return LossFlops(operands, 1);
-    case Op::kLmHeadLossGrad: return LossFlops(operands, 3);
+    case Op::kLmHeadLossGrad: return LossFlops(operands, operands[5].absent() ? 2 : 3);
     case Op::kUpdate:
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8: return UpdateFlops(op, std::get<UpdateAttrs>(attrs), operands);
@@ -159,7 +159,7 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
     }
     case Op::kBiasGrad: return RowSumBytes(operands[0].rows(), operands[0].size[1], 1);
     case Op::kEmbeddingGrad:  // an order of the rows for a table of 16 bits
-      return operands[2].dtype == DType::kF32
+      return operands[operands[2].absent() ? 3 : 2].dtype == DType::kF32
                  ? 0
                  : operands[1].rows() * static_cast<int64_t>(sizeof(int32_t));
     case Op::kSquaredNorm:

@@ -57,7 +57,8 @@ std::string CheckEmbedding(const OpRow& row, const EmbeddingAttrs& attrs, int ta
     return ComplainAttr(row, attrs.shard < 0 ? "shard" : "shard_rows",
                         Number(std::min(attrs.shard, attrs.shard_rows)), "not be negative");
   }
-  if (attrs.shard_rows > 0 && operands[table].rows() != attrs.shard_rows) {
+  if (attrs.shard_rows > 0 && !operands[table].absent() &&
+      operands[table].rows() != attrs.shard_rows) {
     return Complain(row, table, operands[table],
                     "have shard_rows = " + Number(attrs.shard_rows) + " rows");
   }

@@ -117,7 +117,12 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
     } else if (field->message_type() == v1::ParameterGroup::descriptor()) {
       const auto& group = static_cast<const v1::ParameterGroup&>(
           reflection->GetRepeatedMessage(*message, field, i));
-      value = absl::StrCat(group.match(), ": lr_scale ", group.lr_scale());
+      value = absl::StrCat(group.match(), ": ");
+      if (group.frozen()) {
+        absl::StrAppend(&value, "frozen");
+        continue;
+      }
+      absl::StrAppend(&value, "lr_scale ", group.lr_scale());
       if (group.has_weight_decay())
         absl::StrAppend(&value, ", weight_decay ", group.weight_decay());
     } else {

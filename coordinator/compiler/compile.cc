@@ -18,6 +18,7 @@
 #include "coordinator/compiler/pack/place.h"
 #include "coordinator/compiler/state/parameters.h"
 #include "coordinator/compiler/step.h"
+#include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/rules.h"
 #include "proto/program/grid.h"
 #include "proto/program/op_codec.h"
@@ -127,7 +128,7 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   const v1::Grid grid = GridOf(layout);
   const double sharers =
       AxisSize(grid, v1::TENSOR) * AxisSize(grid, v1::CONTEXT) * AxisSize(grid, v1::PIPELINE);
-  rules->set_flops_per_step(FlopsPerToken(*input.model, sequence) *
+  rules->set_flops_per_step(TrainingFlopsPerToken(train.optimizer(), *input.model, sequence) *
                             static_cast<double>(rank_tokens) / sharers);
   rules->set_context_zigzag(AxisSize(grid, v1::CONTEXT) > 1 && layout.context_type() != "ulysses");
   if (MomentFormat(layout).block > 0)
@@ -256,6 +257,9 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
       .shape = job.shape,
       .stage = stage,
       .chunks = chunks,
+      .first_trained = compiler::FirstTrained(model, input.spec->train().optimizer(), chunks),
+      .first_trained_layer =
+          static_cast<int>(FirstTrainedLayer(input.spec->train().optimizer(), model)),
       .retire = compiler::SendsRetire(job.shape, stage, job.schedule[stage])};
   for (const int64_t length : TrainLengths(input.spec->data())) {
     forward.sequence = length;

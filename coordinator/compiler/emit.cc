@@ -151,9 +151,8 @@ class Emitter {
 
   void State(const Parameter& parameter) {
     const Unit& unit = input_.parameters->units()[parameter.unit];
-    const bool sharded = unit.shard_elements > 0;
-    StateOfKind(parameter, v1::WEIGHT, sharded ? unit.master : parameter.weight);
-    const Moments& moments = sharded ? unit.moments : parameter.moments;
+    StateOfKind(parameter, v1::WEIGHT, unit.sharded() ? unit.master : parameter.weight);
+    const Moments& moments = unit.sharded() ? unit.moments : parameter.moments;
     for (size_t i = 0; i < moments.numbers.size(); ++i) {
       if (moments.numbers[i] != kNone) StateOfKind(parameter, kMomentKinds[i], moments.numbers[i]);
     }
@@ -166,9 +165,8 @@ class Emitter {
   // `value` holds the parameter, or this rank's shard of the parameter's unit.
   void StateOfKind(const Parameter& parameter, v1::StateKind kind, int value) {
     const Unit& unit = input_.parameters->units()[parameter.unit];
-    const bool sharded = unit.shard_elements > 0;
     const Slice root = graph_.Root(graph_.Whole(value));
-    const int64_t start = sharded ? parameter.offset : root.offset;
+    const int64_t start = unit.sharded() ? parameter.offset : root.offset;
     for (const Part& part : parameter.parts) {
       v1::StateRange* range = program_.add_state();
       range->set_tensor(part.tensor->name);
@@ -233,6 +231,9 @@ class Emitter {
     v1::Initializer* out = program_.add_initializers();
     out->set_tensor(tensor.name);
     for (int64_t size : tensor.shape) out->add_shape(size);
+    out->set_frozen(input_.parameters->IsFrozen(tensor));
+    if (const auto weights = input_.parameters->WeightsOf(tensor); weights != kernels::DType::kF32)
+      out->set_weights(EncodeDType(weights));
     if (const auto moments = input_.parameters->MomentsOf(tensor); moments != kernels::DType::kF32)
       out->set_moments(EncodeDType(moments));
     if (const auto residual = input_.parameters->ResidualOf(tensor))

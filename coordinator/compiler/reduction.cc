@@ -130,8 +130,11 @@ class Reducer {
   Slice Finish() {
     std::sort(reduced_.begin(), reduced_.end(),
               [](const Reduced& a, const Reduced& b) { return a.number < b.number; });
-    const Slice squares = builder_.NewValue("squares", v1::ACTIVATION, DType::kF32,
-                                            {static_cast<int64_t>(reduced_.size())});
+    const auto count = static_cast<int64_t>(reduced_.size());
+    const Slice squares =
+        builder_.NewValue("squares", v1::ACTIVATION, DType::kF32, {std::max<int64_t>(1, count)});
+    if (count == 0)
+      builder_.Compute(Op::kFill, kernels::FillAttrs{}, {squares}, "nothing trained on this stage");
     std::vector<Node> last;
     for (size_t i = 0; i < reduced_.size(); ++i) {
       const Reduced& reduced = reduced_[i];

@@ -18,6 +18,16 @@ std::string Text(const char* what, const ScheduleShape& shape, int chunk) {
 
 }  // namespace
 
+int FirstTrained(const Model& model, const v1::OptimizerSpec& optimizer,
+                 const std::vector<ChunkRange>& chunks) {
+  int first = static_cast<int>(chunks.size()) - 1;
+  for (const Tensor& tensor : model.tensors) {
+    const int chunk = ChunkOf(tensor, chunks);
+    if (chunk < first && !UpdateOf(optimizer, model.config, tensor).frozen) first = chunk;
+  }
+  return first;
+}
+
 bool StageContext::HasFirst() const {
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
     if (ChunkOf(chunk).first) return true;
@@ -101,7 +111,7 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
                              ParameterGradients* gradients) {
   const int model_chunk = ModelChunk(context_.shape, context_.stage, chunk);
   const ChunkRange& layers = context_.chunks[model_chunk];
-  const bool keep = gradients != nullptr;
+  const bool keep = gradients != nullptr && model_chunk >= context_.first_trained;
   BeginPass(v1::FORWARD, chunk);
   builder_.micro_batch = micro_batch;
   if (!forward_) {
@@ -116,7 +126,8 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
   } else {
     x = flight.input = Enter(micro_batch, model_chunk, &forward);
   }
-  for (const SegmentPlan& segment : PlanSegments(context_.layout, layers)) {
+  for (const SegmentPlan& segment :
+       PlanSegments(context_.layout, layers, context_.first_trained_layer)) {
     Record(segment.recompute, keep, &flight, [&] {
       for (int layer = segment.begin; layer < segment.end; ++layer) x = forward.Layer(layer, x);
     });
@@ -142,16 +153,21 @@ absl::Status StagePasses::RunBackward(int micro_batch, int chunk, bool put_off_w
   const int model_chunk = ModelChunk(context_.shape, context_.stage, chunk);
   const ChunkRange& layers = context_.chunks[model_chunk];
   BeginPass(v1::BACKWARD, chunk);
+  if (model_chunk < context_.first_trained) return absl::OkStatus();
   builder_.micro_batch = micro_batch;
   Flight& flight = FlightOf(micro_batch, chunk);
   BackwardPass pass(gradients, put_off_weights, context_.InRuns() ? &prefetched_ : nullptr,
                     &builder_);
   pass.Seed(flight.output,
             layers.last ? flight.doutput : GradientFrom(micro_batch, model_chunk, flight.output));
+  const bool goes_on = model_chunk > context_.first_trained;
+  if (context_.parameters.freezes())
+    KeepTrainedRules(goes_on ? flight.input : Slice(), context_.parameters, builder_.graph(),
+                     &flight.segments);
   RETURN_IF_ERROR(pass.Run(flight.segments));
   flight.put_off = pass.TakePutOff();
   flight.segments.clear();
-  if (!layers.first) {
+  if (goes_on) {
     flight.dinput = pass.GradientOf(flight.input);
     const StageChunk before = StageChunkOf(context_.shape, model_chunk - 1);
     if (before.stage != context_.stage) {

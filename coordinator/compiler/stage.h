@@ -27,8 +27,10 @@ struct StageContext {
   const Parameters& parameters;
   ScheduleShape shape;
   int stage = 0;
-  std::vector<ChunkRange> chunks;  // of the whole model, in its order
-  std::vector<int> retire;         // of the passes of "train" (SendsRetire in schedule.h)
+  std::vector<ChunkRange> chunks;   // of the whole model, in its order
+  int first_trained = 0;            // of these, the first with a weight that is trained
+  int first_trained_layer = kNone;  // of the model (FirstTrainedLayer)
+  std::vector<int> retire;          // of the passes of "train" (SendsRetire in schedule.h)
 
   const ChunkRange& ChunkOf(int chunk) const { return chunks[ModelChunk(shape, stage, chunk)]; }
   // All micro-batches pass a chunk one after the other (kBreadthFirst).
@@ -36,6 +38,10 @@ struct StageContext {
   bool HasFirst() const;
   bool HasLast() const;
 };
+
+// REQUIRES: something is trained.
+int FirstTrained(const Model& model, const v1::OptimizerSpec& optimizer,
+                 const std::vector<ChunkRange>& chunks);
 
 // The gradients of a step, by scope (parameter_gradients.h).
 class GradientScopes {

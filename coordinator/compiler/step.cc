@@ -16,6 +16,7 @@
 #include "coordinator/compiler/tiers/fetch.h"
 #include "coordinator/compiler/tiers/optimizer.h"
 #include "coordinator/compiler/tiers/staging.h"
+#include "coordinator/layout/formats.h"
 
 namespace terrace::compiler {
 namespace {
@@ -236,6 +237,7 @@ class Train {
       const int count = static_cast<int>(context_.parameters.all().size());
       for (int i = 0; i < count; ++i) {
         const int index = reduction.homes.empty() ? i : count - 1 - i;
+        if (context_.parameters.all()[index].update.frozen) continue;
         if (reduction.used_up.contains(BucketOf(index))) continue;
         Update(index, reduction.homes, scale, &optimizer);
       }
@@ -256,7 +258,7 @@ class Train {
   std::vector<int> ParametersOf(int bucket) {
     if (by_bucket_.empty()) {
       for (int i = 0; i < static_cast<int>(context_.parameters.all().size()); ++i) {
-        by_bucket_[BucketOf(i)].push_back(i);
+        if (!context_.parameters.all()[i].update.frozen) by_bucket_[BucketOf(i)].push_back(i);
       }
     }
     return by_bucket_.at(bucket);
@@ -398,7 +400,10 @@ void AppendRestore(const StageContext& context, Graph* graph) {
   const bool any = std::any_of(units.begin(), units.end(), [](const Unit& unit) {
     return unit.rounded != kNone || (unit.weights != kNone && unit.master != kNone);
   });
-  if (!any) return;
+  // Stages have the same sequences, those too of which everything is frozen.
+  const bool others =
+      context.parameters.freezes() && (context.parallel.zero > 0 || RoundsWeights(context.layout));
+  if (!any && !others) return;
   Builder builder(graph, AddSequence("restore", graph));
   GatherWeights(context, &builder);
   Weights weights(context.parameters, context.parallel, context.layout.chunk_bytes(), &builder);

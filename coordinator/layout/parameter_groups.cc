@@ -91,11 +91,13 @@ std::string Apart(const v1::OptimizerSpec& optimizer, const Model& model) {
 
 TensorUpdate UpdateOf(const v1::OptimizerSpec& optimizer, const ModelConfig& config,
                       const Tensor& tensor) {
+  const int index = GroupOf(optimizer, tensor);
+  if (index != kNone && optimizer.groups(index).frozen()) return {.frozen = true};
   double lr_scale = 1;
   double weight_decay = tensor.shape.size() >= 2 ? optimizer.weight_decay() : 0;
   if (optimizer.layer_decay() > 0)
     lr_scale = std::pow(optimizer.layer_decay(), static_cast<double>(Depth(config, tensor)));
-  if (const int index = GroupOf(optimizer, tensor); index != kNone) {
+  if (index != kNone) {
     const v1::ParameterGroup& group = optimizer.groups(index);
     lr_scale *= group.lr_scale();
     if (group.has_weight_decay()) weight_decay = group.weight_decay();
@@ -112,7 +114,52 @@ std::vector<std::string> ParameterGroupProblems(const v1::OptimizerSpec& optimiz
     if (!any) problems.push_back(MatchesNothing(group, model));
   }
   if (const std::string apart = Apart(optimizer, model); !apart.empty()) problems.push_back(apart);
+  const bool trains = std::any_of(
+      model.tensors.begin(), model.tensors.end(),
+      [&](const Tensor& tensor) { return !UpdateOf(optimizer, model.config, tensor).frozen; });
+  if (!trains)
+    problems.push_back(ProblemOf("every tensor frozen", "leave something to train",
+                                 "of several patterns that match a tensor the last counts, so "
+                                 "name what trains last: {frozen: false}"));
   return problems;
+}
+
+int64_t FrozenParameters(const v1::OptimizerSpec& optimizer, const Model& model) {
+  if (optimizer.groups().empty()) return 0;
+  int64_t frozen = 0;
+  for (const Tensor& tensor : model.tensors) {
+    if (UpdateOf(optimizer, model.config, tensor).frozen) frozen += tensor.elements();
+  }
+  return frozen;
+}
+
+int64_t FirstTrainedLayer(const v1::OptimizerSpec& optimizer, const Model& model) {
+  int64_t first = model.config.layers;
+  if (optimizer.groups().empty()) return kNone;
+  for (const Tensor& tensor : model.tensors) {
+    const int64_t layer = model.config.layers - Depth(model.config, tensor);  // -1: an embedding
+    if (layer < first && !UpdateOf(optimizer, model.config, tensor).frozen) first = layer;
+  }
+  return first;
+}
+
+double TrainingFlopsPerToken(const v1::OptimizerSpec& optimizer, const Model& model,
+                             int64_t sequence_length) {
+  double flops = FlopsPerToken(model, sequence_length);
+  if (FrozenParameters(optimizer, model) == 0) return flops;
+  constexpr double kOfOneProduct = 2, kAttentionBackward = 2.0 / 3;
+  const int64_t first = FirstTrainedLayer(optimizer, model);
+  for (const Tensor& tensor : model.tensors) {
+    const bool tied = tensor.role == TensorRole::kTokenEmbedding && model.config.tied_embeddings;
+    const bool head = tied || tensor.role == TensorRole::kLmHead;
+    if (!head && !IsMatrixProduct(tensor.role)) continue;
+    const bool frozen = UpdateOf(optimizer, model.config, tensor).frozen;
+    const int products = (frozen ? 1 : 0) + (!head && tensor.layer < first ? 1 : 0);
+    flops -= products * kOfOneProduct * static_cast<double>(tensor.elements());
+  }
+  for (int64_t layer = 0; layer < first; ++layer)
+    flops -= kAttentionBackward * AttentionFlopsPerToken(model.config, layer, sequence_length);
+  return flops;
 }
 
 std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec& optimizer,
@@ -128,6 +175,7 @@ std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec&
     line.set_min_lr_scale(std::min(least, update.lr_scale));
     line.set_max_lr_scale(std::max(line.max_lr_scale(), update.lr_scale));
     line.set_weight_decay(std::max(line.weight_decay(), update.weight_decay));
+    line.set_frozen(update.frozen);
     line.set_tensors(line.tensors() + 1);
     line.set_parameters(line.parameters() + tensor.elements());
   }

@@ -1,5 +1,6 @@
 // How the optimizer treats each tensor of a model: at which part of the learning rate it is
-// updated, and with how much weight decay (train.optimizer.groups and layer_decay).
+// updated and with how much weight decay, or that it is frozen, which is not trained at all
+// (train.optimizer.groups and layer_decay).
 //
 // A rate that falls from layer to layer is that of ELECTRA (Clark et al. 2020, arXiv 2003.10555)
 // and BEiT (Bao et al. 2021, arXiv 2106.08254): with L layers the final norm and the LM head have
@@ -23,6 +24,7 @@ namespace terrace {
 struct TensorUpdate {
   double lr_scale = 1;  // times the schedule's learning rate
   double weight_decay = 0;
+  bool frozen = false;  // not trained; then lr_scale is 1 and weight_decay 0
   bool operator==(const TensorUpdate&) const = default;
 };
 
@@ -31,9 +33,22 @@ TensorUpdate UpdateOf(const v1::OptimizerSpec& optimizer, const ModelConfig& con
                       const Tensor& tensor);
 
 // What is wrong with the groups for this model, one sentence each: a pattern that matches no
-// tensor; tensors that one product computes with and that are to be updated differently.
+// tensor; tensors that one product computes with and that are to be updated differently; a model
+// of which nothing is trained.
 std::vector<std::string> ParameterGroupProblems(const v1::OptimizerSpec& optimizer,
                                                 const Model& model);
+
+// Of all tensors.
+int64_t FrozenParameters(const v1::OptimizerSpec& optimizer, const Model& model);
+
+// Layers below it have no backward pass: the first layer that trains something; -1 where the
+// embedding does, the number of layers where nothing but what follows them does.
+int64_t FirstTrainedLayer(const v1::OptimizerSpec& optimizer, const Model& model);
+
+// FlopsPerToken without the gradients of frozen weights, and without the backward pass of the
+// layers below the first that trains something.
+double TrainingFlopsPerToken(const v1::OptimizerSpec& optimizer, const Model& model,
+                             int64_t sequence_length);
 
 // Each group with the tensors that it counts for, and those of no group; empty when all tensors
 // are updated alike.

@@ -85,23 +85,6 @@ void LlamaLayer(const ModelConfig& c, int64_t layer, Builder& b) {
   linear(kMlpDown, kMlpDownBias, p + "mlp.down_proj", c.intermediate, c.hidden, c.mlp_bias);
 }
 
-bool IsMatrixProduct(TensorRole role) {
-  using enum TensorRole;
-  switch (role) {
-    case kQkv:
-    case kQ:
-    case kK:
-    case kV:
-    case kAttentionOut:
-    case kMlpUp:
-    case kMlpGate:
-    case kMlpDown:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 int64_t Tensor::elements() const {
@@ -159,14 +142,35 @@ double FlopsPerToken(const Model& model, int64_t sequence_length) {
     if (IsMatrixProduct(tensor.role)) matrices += tensor.elements();
   }
   double attention = 0;
-  const double s = sequence_length;
-  for (int64_t window : c.window) {
-    // Keys that a query sees on average: s/2 when causal; w (1 - w/2s) when the window is shorter
-    // than the sequence.
-    const double w = window == 0 ? s : std::min<double>(window, s);
-    attention += 12.0 * c.heads * c.head_dim * w * (1 - w / (2 * s));
-  }
+  for (size_t layer = 0; layer < c.window.size(); ++layer)
+    attention += AttentionFlopsPerToken(c, static_cast<int64_t>(layer), sequence_length);
   return 6.0 * matrices + attention;
+}
+
+double AttentionFlopsPerToken(const ModelConfig& config, int64_t layer, int64_t sequence_length) {
+  const int64_t window = config.window[layer];
+  const double s = sequence_length;
+  // Keys that a query sees on average: s/2 when causal; w (1 - w/2s) when the window is shorter
+  // than the sequence.
+  const double w = window == 0 ? s : std::min<double>(window, s);
+  return 12.0 * config.heads * config.head_dim * w * (1 - w / (2 * s));
+}
+
+bool IsMatrixProduct(TensorRole role) {
+  using enum TensorRole;
+  switch (role) {
+    case kQkv:
+    case kQ:
+    case kK:
+    case kV:
+    case kAttentionOut:
+    case kMlpUp:
+    case kMlpGate:
+    case kMlpDown:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace terrace

@@ -76,5 +76,9 @@ Model BuildModel(const ModelConfig& config);
 // + causal attention (12 L h s, halved; Korthikanti et al. 2022, arXiv 2205.05198, appendix A). The
 // embedding look-up counts nothing, the LM head counts.
 double FlopsPerToken(const Model& model, int64_t sequence_length);
+// Of these, those of the attention of one layer.
+double AttentionFlopsPerToken(const ModelConfig& config, int64_t layer, int64_t sequence_length);
+// A weight that tokens of a layer are multiplied with; the LM head's is not listed.
+bool IsMatrixProduct(TensorRole role);
 
 }  // namespace terrace

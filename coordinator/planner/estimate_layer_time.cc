@@ -36,7 +36,10 @@ class Kernels {
     return Matmul("matmul_nt", tokens, out, in);
   }
   double Backward(int64_t tokens, int64_t out, int64_t in) const {
-    return Matmul("matmul", tokens, in, out) + Matmul("matmul_tn", out, in, tokens);
+    return Matmul("matmul", tokens, in, out) + Weights(tokens, out, in);
+  }
+  double Weights(int64_t tokens, int64_t out, int64_t in) const {
+    return Matmul("matmul_tn", out, in, tokens);
   }
   double Attention(const std::string& kernel, int64_t sequence, int64_t head, int64_t heads,
                    double flops) const {
@@ -131,6 +134,7 @@ LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
     const Kernels products(std::string(of.precision), compute, profile);
     time.forward += of.share * products.Forward(tokens, out, in);
     time.backward += of.share * products.Backward(tokens, out, in);
+    time.weights += of.share * products.Weights(tokens, out, in);
   };
   for (const PrecisionShare& of : AttentionShares(layout)) {
     product(of, q + 2 * kv, hidden);

@@ -17,6 +17,7 @@ namespace terrace {
 struct LayerTime {
   double forward = 0;
   double backward = 0;
+  double weights = 0;            // of backward: the products that are gradients of weights
   double light = 0;              // of forward: what selective recompute does again
   double attention_forward = 0;  // parts of the first two
   double attention_backward = 0;

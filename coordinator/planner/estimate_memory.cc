@@ -96,6 +96,8 @@ HeldActivations MemoryEstimator::ActivationsOf(const v1::Layout& layout,
     of_stage = chunks * ((of_chunk + group - 1) / group) * waiting.block;
     activations.again = group * bytes.none;
   }
+  of_stage = Part(stage.back_share(), of_stage);
+  if (stage.back_layers == 0) activations.again = 0;
   // A layer's backward pass finds its activations decoded.
   if (ActivationFormat(layout) != nullptr)
     activations.again = std::max(activations.again, bytes.none);
@@ -192,8 +194,9 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
 void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage,
                                     const HeldActivations& kept, MemoryEstimate* memory) const {
   const v1::Offload& offload = layout.offload();
-  const int64_t whole = kF32Bytes * stage.parameters / layout.tensor_parallel();
+  const int64_t whole = kF32Bytes * stage.trained / layout.tensor_parallel();
   const int64_t share = whole / ShardRanks(layout);
+  const int64_t all = kF32Bytes * stage.parameters / layout.tensor_parallel() / ShardRanks(layout);
   const auto add = [memory](int64_t bytes, const v1::TierShares& shares) {
     memory->host_bytes += Part(shares.host(), bytes);
     memory->nvme_bytes += Part(shares.nvme(), bytes);
@@ -205,7 +208,11 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   add(codes, offload.optimizer());
   memory->host_bytes += Part(offload.optimizer().host() + offload.optimizer().nvme(), scales);
   add(InMasters(layout, share), masters ? offload.optimizer() : offload.parameter());
-  if (RoundsWeights(layout)) add(InRounded(layout, share), offload.parameter());
+  if (RoundsWeights(layout)) {
+    add(InRounded(layout, all), offload.parameter());
+  } else if (!masters) {
+    add(InMasters(layout, all - share), offload.parameter());
+  }
   // With ZeRO 1 shards are made when the last pass ends. Without ZeRO a tied table waits for its
   // second use.
   const bool none_rests =

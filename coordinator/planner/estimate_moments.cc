@@ -62,9 +62,10 @@ int64_t Prefetched(int64_t bytes, int64_t tile_bytes) {
 // Keeps the largest of the moments it is told of.
 class Peak {
  public:
-  // `whole_bytes`: of all weights as passes read them.
-  Peak(const v1::Layout& layout, int64_t state_bytes, int64_t whole_bytes)
-      : gradient_share_(GradientShare(layout)), states_(state_bytes), whole_(whole_bytes) {}
+  // `gradient_share`: what gradients take relative to those of all weights in f32; `whole_bytes`:
+  // of all weights as passes read them.
+  Peak(double gradient_share, int64_t state_bytes, int64_t whole_bytes)
+      : gradient_share_(gradient_share), states_(state_bytes), whole_(whole_bytes) {}
 
   // `gradients` in f32 bytes.
   void Moment(int64_t gathered, int64_t gradients, int64_t activations, int64_t workspace) {
@@ -94,12 +95,14 @@ class Moments {
         away_(layout.offload()),
         shards_(ShardRanks(layout)),
         whole_(kF32Bytes * stage.parameters / layout.tensor_parallel()),
+        trained_(kF32Bytes * stage.trained / layout.tensor_parallel()),
         layer_(kF32Bytes * model.layer_parameters / layout.tensor_parallel()),
         moment_share_(MomentShare(layout, model.config)) {
     const int64_t table = kF32Bytes * model.config.vocabulary * model.config.hidden /
                           int64_t{layout.tensor_parallel()};
     embedding_ = stage.index == 0 ? table : 0;
     exact_ = kF32Bytes * model.ExactParameters(layout, stage) / layout.tensor_parallel();
+    exact_frozen_ = model.freezes && model.embedding_trained == 0 ? exact_ : 0;
     head_ = stage.head ? table : 0;
     ties_ = model.config.tied_embeddings;
     tied_ = ties_ ? std::min(head_, embedding_) : 0;
@@ -122,11 +125,12 @@ class Moments {
   }
 
   MemoryEstimate Largest() {
-    Peak peak(layout_, States(), InWeights(layout_, whole_));
+    Peak peak(stage_.trained_share() * GradientShare(layout_), States(),
+              InWeights(layout_, whole_));
     // All shards are fetched, or rounded, before the first is gathered.
     if (WholeFromShards(layout_)) {
       const double made = RoundsWeights(layout_) ? 1 : away_.optimizer;
-      peak.Moment(0, 0, 0, Part(made, InWeights(layout_, whole_) / shards_));
+      peak.Moment(0, 0, 0, Part(made, InWeights(layout_, trained_) / shards_));
     }
     const bool until_the_end =
         layout_.zero_stage() == 0 || (layout_.zero_stage() == 1 && layout_.micro_batches() > 1);
@@ -141,17 +145,28 @@ class Moments {
  private:
   int64_t States() const {
     const bool masters = MastersRestWithMoments(layout_);
-    const int64_t moments = Part(moment_share_, whole_ / shards_);
-    const int64_t share = InMasters(layout_, whole_) / shards_;
+    const int64_t moments = Part(moment_share_, trained_ / shards_);
+    const int64_t share = InMasters(layout_, trained_) / shards_;
     return moments - Part(away_.optimizer, moments) + share -
-           Part(masters ? away_.optimizer : away_.weights, share) + Lasting() + Residuals();
+           Part(masters ? away_.optimizer : away_.weights, share) + Frozen() + Lasting() +
+           Residuals();
+  }
+
+  // Frozen weights that Lasting does not count.
+  int64_t Frozen() const {
+    if (WholeFromShards(layout_)) return 0;
+    const int64_t frozen = whole_ - trained_;
+    const int64_t share =
+        InMasters(layout_, RoundsWeights(layout_) ? std::min(frozen, exact_frozen_) : frozen) /
+        shards_;
+    return share - Part(away_.weights, share);
   }
 
   // Of whole gradients, but for those of a table that two stages share.
   int64_t Residuals() const {
     const bool shares = ties_ && layout_.pipeline_parallel() > 1;
     const int64_t shared = shares ? std::max(head_, embedding_) : 0;
-    return (whole_ - shared) / kF32Bytes * ResidualBytes(layout_);
+    return Part(stage_.trained_share(), (whole_ - shared) / kF32Bytes * ResidualBytes(layout_));
   }
 
   // Weights that last from step to step beside their masters, from which they are made.
@@ -273,11 +288,12 @@ class Moments {
   const EstimatedStage& stage_;
   const HeldActivations& kept_;
   const Away away_;
-  const int64_t shards_, whole_, layer_;
+  const int64_t shards_, whole_, trained_, layer_;
   const double moment_share_;
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
-  bool ties_ = false;                    // the head reads the embedding's table
-  int64_t exact_ = 0, tied_head_ = 0;    // tables that stay f32
+  bool ties_ = false;                  // the head reads the embedding's table
+  int64_t exact_ = 0, tied_head_ = 0;  // tables that stay f32
+  int64_t exact_frozen_ = 0;
   int64_t chunk_ = 0;                    // of its layers
   int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are prefetched
   int64_t layer_work_ = 0, first_work_ = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
 
@@ -180,8 +181,34 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
     }
     *sum += tensor.elements();
   }
+  SetTrained(spec.train().optimizer(), model);
   adds_tables = model.Find(TensorRole::kPositionEmbedding) != nullptr;
   layer_parameters /= std::max<int64_t>(1, config.layers);
+}
+
+void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& model) {
+  freezes = FrozenParameters(optimizer, model) > 0;
+  if (!freezes) return;
+  first_trained_layer = FirstTrainedLayer(optimizer, model);
+  layer_trained.assign(config.layers, 0);
+  for (const Tensor& tensor : model.tensors) {
+    if (UpdateOf(optimizer, config, tensor).frozen) continue;
+    const bool embeds =
+        tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+    int64_t& sum = tensor.layer >= 0 ? layer_trained[tensor.layer]
+                   : embeds          ? embedding_trained
+                                     : head_trained;
+    sum += tensor.elements();
+  }
+}
+
+void EstimateModel::AddLayers(int64_t begin, int64_t count, EstimatedStage* stage) const {
+  stage->layers += count;
+  for (int64_t layer = begin; freezes && layer < begin + count; ++layer) {
+    stage->trained += layer_trained[layer];
+    stage->layers_trained += layer_trained[layer];
+    if (layer >= first_trained_layer) ++stage->back_layers;
+  }
 }
 
 int64_t EstimateModel::ExactParameters(const v1::Layout& layout,
@@ -213,10 +240,12 @@ std::vector<EstimatedStage> EstimateModel::Stages(const v1::Layout& layout) cons
   const std::vector<int64_t> chunks = ChunkLayers(layout, config.layers);
   int64_t last = count - 1;  // the stage of the last chunk
   if (layout.schedule() == "zbv") last = 0;
+  int64_t begin = 0;
   for (int64_t chunk = 0; chunk < static_cast<int64_t>(chunks.size()); ++chunk) {
     // zbv goes down the stages and up again, the others go round.
     const bool up = layout.schedule() == "zbv" && chunk >= count;
-    stages[up ? 2 * count - 1 - chunk : chunk % count].layers += chunks[chunk];
+    AddLayers(begin, chunks[chunk], &stages[up ? 2 * count - 1 - chunk : chunk % count]);
+    begin += chunks[chunk];
   }
   std::vector<int64_t> own(chunks.size() / count);  // chunks of a stage, in order
   const double head_flops = 6.0 * static_cast<double>(config.hidden * config.vocabulary);
@@ -233,13 +262,26 @@ std::vector<EstimatedStage> EstimateModel::Stages(const v1::Layout& layout) cons
     stage.parameters = stage.layers * layer_parameters;
     stage.flops_per_token = static_cast<double>(stage.layers) * layer_flops;
     if (i == 0) stage.parameters += embedding_parameters;
-    if (i != last) continue;
-    stage.head = true;
-    stage.flops_per_token += head_flops;
-    stage.parameters += head_parameters;
-    if (config.tied_embeddings && i != 0) stage.parameters += embedding_parameters;
+    if (i == 0) stage.trained += embedding_trained;
+    if (i == last) FinishLast(i, head_flops, &stage);
+    if (freezes) continue;
+    stage.trained = stage.parameters;
+    stage.layers_trained = stage.layers * layer_parameters;
+    stage.back_layers = stage.layers;
   }
   return stages;
+}
+
+void EstimateModel::FinishLast(int64_t index, double head_flops, EstimatedStage* stage) const {
+  stage->head = true;
+  stage->flops_per_token += head_flops;
+  stage->parameters += head_parameters;
+  stage->trained += head_trained;
+  if (freezes)
+    stage->head_trained = config.tied_embeddings ? embedding_trained > 0 : head_trained > 0;
+  if (!config.tied_embeddings || index == 0) return;
+  stage->parameters += embedding_parameters;
+  stage->trained += embedding_trained;
 }
 
 }  // namespace terrace

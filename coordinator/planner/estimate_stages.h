@@ -73,10 +73,20 @@ int64_t RecomputeGroup(const v1::Layout& layout, int64_t layers);
 struct EstimatedStage {  // of a layout
   int64_t index = 0;
   int64_t layers = 0;
-  int64_t parameters = 0;  // before tensor parallelism divides them
+  int64_t parameters = 0;      // before tensor parallelism divides them
+  int64_t trained = 0;         // of these, those that are not frozen
+  int64_t layers_trained = 0;  // of these, those of layers
+  int64_t back_layers = 0;     // of `layers`, those with a backward pass
+  bool head_trained = true;
   double flops_per_token = 0;
   bool head = false;  // has the head and the loss
   HeldMoments held = {};
+
+  double trained_share() const { return Share(trained, parameters); }
+  double back_share() const { return Share(back_layers, layers); }
+  static double Share(int64_t part, int64_t all) {
+    return all == 0 ? 1 : static_cast<double>(part) / static_cast<double>(all);
+  }
 };
 
 // What the closed forms know of a model. Thread-safe: immutable once made.
@@ -90,6 +100,12 @@ struct EstimateModel {
   // Besides, no later pass adds to what an earlier one left: no gradient waits.
   bool NoGradientWaits(const v1::Layout& layout) const;
 
+  void SetTrained(const v1::OptimizerSpec& optimizer, const Model& model);
+  // `count` layers of the model from `begin` on.
+  void AddLayers(int64_t begin, int64_t count, EstimatedStage* stage) const;
+  // The head and the loss.
+  void FinishLast(int64_t index, double head_flops, EstimatedStage* stage) const;
+
   // Of tables and the head on a stage, before tensor parallelism divides them, that stay as their
   // masters are where weights are rounded (compiler/parameters.h).
   int64_t ExactParameters(const v1::Layout& layout, const EstimatedStage& stage) const;
@@ -101,6 +117,12 @@ struct EstimateModel {
   int64_t layer_parameters = 0;
   int64_t embedding_parameters = 0;
   int64_t head_parameters = 0;  // a tied one too, when another stage than the first has it
+  // Where something is frozen: what of these is trained, and the first layer that trains something
+  // (layout/parameter_groups.h).
+  bool freezes = false;
+  std::vector<int64_t> layer_trained;  // by layer
+  int64_t embedding_trained = 0, head_trained = 0;
+  int64_t first_trained_layer = -1;
   double flops_per_token = 0;
 };
 

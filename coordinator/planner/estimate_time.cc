@@ -113,18 +113,20 @@ double TimeEstimator::LayerCommunicationSeconds(const v1::Layout& layout,
   const double kv_row = row * static_cast<double>(model_.config.kv_heads) /
                         static_cast<double>(model_.config.heads) / static_cast<double>(tp);
   const bool again = RecomputeGroup(layout, stage.layers) > 0;
+  const double back = stage.back_share();  // layers of one that goes back too
   double each = 0;
-  if (tp > 1) each += (again ? 12 : 8) * RingSeconds(row, tp, 1);
+  if (tp > 1) each += (4 + back * (again ? 8 : 4)) * RingSeconds(row, tp, 1);
   if (cp > 1 && layout.context_type() == "ulysses") {
-    each += (again ? 3 : 2) * RingSeconds(2 * (row / static_cast<double>(tp) + kv_row), cp, tp);
+    each += (1 + back * (again ? 2 : 1)) *
+            RingSeconds(2 * (row / static_cast<double>(tp) + kv_row), cp, tp);
   } else if (cp > 1) {
     // Once forward, beside the attention; back again with their gradients.
     const Spread spread = SpreadOf(cp, tp, profile_.ranks_per_node());
     const double round = static_cast<double>(cp - 1) *
                          CollectiveSeconds(v1::RING_SHIFT, 2 * kv_row, spread, profile_);
     const double hidden = Hides(profile_) ? 1 : 0;
-    each += (again ? 2 : 1) * std::max(0.0, round - hidden * layer.attention_forward) +
-            std::max(0.0, 2 * round - hidden * layer.attention_backward);
+    each += (1 + back * (again ? 1 : 0)) * std::max(0.0, round - hidden * layer.attention_forward) +
+            back * std::max(0.0, 2 * round - hidden * layer.attention_backward);
   }
   if (layout.pipeline_parallel() == 1) return static_cast<double>(stage.layers) * each;
   const double message = row / (layout.sequence_parallel() ? static_cast<double>(tp) : 1);
@@ -153,8 +155,11 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   if (ranks == 1) return 0;
   const int64_t tp = layout.tensor_parallel();
   const double elements = static_cast<double>(stage.parameters) / static_cast<double>(tp);
-  const double weights = std::min(traits_.gathered_element_bytes, GatheredBytes(layout)) * elements;
-  const double gradients = ReducedBytes(layout) * elements;
+  const double trained = static_cast<double>(stage.trained) / static_cast<double>(tp);
+  // ZeRO-3 gathers what is frozen as well.
+  const double weights = std::min(traits_.gathered_element_bytes, GatheredBytes(layout)) *
+                         (layout.zero_stage() == 3 ? elements : trained);
+  const double gradients = ReducedBytes(layout) * trained;
   const int64_t shards = ShardRanks(layout) > 1 ? ShardRanks(layout) : ranks;
   // With ZeRO layer by layer, each with the latency of its ring.
   const double latency =
@@ -162,9 +167,9 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const double gather = RingSeconds(weights, shards, tp) + latency;
   double reduce = ReduceCodes(layout) == nullptr
                       ? RingSeconds(gradients, shards, tp) + latency
-                      : CodedSumSeconds(layout, elements, Count(stage.layers));
+                      : CodedSumSeconds(layout, trained, Count(stage.layers));
   if (shards < ranks) {
-    const double kept = static_cast<double>(GradientBytes(layout)) * elements;
+    const double kept = static_cast<double>(GradientBytes(layout)) * trained;
     reduce += 2 * RingSeconds(kept / static_cast<double>(shards), ranks / shards, tp * shards);
   }
   const auto exposed = [this](double seconds, double beside, double bytes) {
@@ -197,6 +202,7 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double share = whole / static_cast<double>(ShardRanks(layout));
   const double weights = WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
+  const double trains = stage.trained_share();
   const double passes = layout.micro_batches(), runs = static_cast<double>(RunsOf(layout));
   // A layer recomputed is there until its backward pass, unless it comes in tiles or others are
   // computed between.
@@ -204,8 +210,8 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
                                                : RecomputeGroup(layout, stage.layers) > 1;
   const double again = passes_by && !InRuns(layout.schedule()) ? 1 : 0;
   // Sums come back to be added to.
-  const double gradients = GradientShare(layout) * share;
-  const double sums = layout.zero_stage() == 0 ? GradientShare(layout) * whole : gradients;
+  const double gradients = trains * GradientShare(layout) * share;
+  const double sums = layout.zero_stage() == 0 ? trains * GradientShare(layout) * whole : gradients;
   const double left = layout.zero_stage() == 1 ? gradients : runs * sums;
   const double returned = layout.zero_stage() == 1 ? 0 : (runs - 1) * sums;
   // Of each pass over each chunk, once there and once back.
@@ -233,16 +239,19 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
                   Excess(backward.Seconds(rates, ratio), busy.backward);
   // Weights that stay on the device come and go, or come rounded.
   const bool rounds = RoundsWeights(layout);
-  const double stay = std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) * share;
+  const double stay =
+      std::max(0.0, Away(offload.optimizer()) - Away(offload.parameter())) * trains * share;
   const double come = stay * WeightShare(layout), go = rounds ? 0 : stay * MasterShare(layout);
   const v1::TierShares& masters =
       MastersRestWithMoments(layout) ? offload.optimizer() : offload.parameter();
-  const double written = share * (masters.nvme() * MasterShare(layout) +
-                                  offload.optimizer().nvme() * CodeShare(layout));
-  const double rounded = rounds ? offload.parameter().nvme() * WeightShare(layout) * share : 0;
+  const double written =
+      trains * share *
+      (masters.nvme() * MasterShare(layout) + offload.optimizer().nvme() * CodeShare(layout));
+  const double rounded =
+      rounds ? offload.parameter().nvme() * WeightShare(layout) * trains * share : 0;
   const double stored = none_waits ? 0 : offload.gradient().nvme() * gradients;
   const double updating =
-      std::max({Away(offload.optimizer()) * Updated(layout) * share / rates.host_memory,
+      std::max({Away(offload.optimizer()) * Updated(layout) * trains * share / rates.host_memory,
                 come / rates.to_device, go / rates.to_host, (written + stored) / rates.nvme_read,
                 (written + rounded) / rates.nvme_write});
   // Updates that come at once take place beside the last backward pass over each chunk.
@@ -258,19 +267,26 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
   const double bytes = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double again = AgainSeconds(layout, layer);
   const double layers = static_cast<double>(stage.layers);
+  const double back_layers = static_cast<double>(stage.back_layers);
+  // Of the head's three products two are backward, one of them the weight's gradient.
+  const double head = !stage.head ? 0 : stage.head_trained ? pass.head : pass.head * 2 / 3;
+  const double trained =
+      EstimatedStage::Share(stage.layers_trained, stage.back_layers * model_.layer_parameters);
+  const double frozen_products = (1 - trained) * layer.weights;
   // Each micro-batch reads the weights and adds to all gradients.
-  const double head = stage.head ? pass.head : 0;
-  const double computed = layers * (layer.forward + layer.backward + again) + head +
-                          (memory_.EncodedTraffic(layout, stage) +
-                           (DecodedTraffic(layout) + ReducedTraffic(layout)) * bytes / kF32Bytes) /
-                              memory;
+  const double computed =
+      layers * layer.forward + back_layers * (layer.backward - frozen_products + again) + head +
+      (memory_.EncodedTraffic(layout, stage) +
+       (DecodedTraffic(layout) + stage.trained_share() * ReducedTraffic(layout)) * bytes /
+           kF32Bytes) /
+          memory;
   const double one = computed + WeightTraffic(layout, profile_) * bytes / memory +
                      LayerCommunicationSeconds(layout, stage, layer);
-  // Of the head's three products one is forward.
-  const double forward = passes * one * (layers * layer.forward + head / 3) / computed;
+  const double forward =
+      passes * one * (layers * layer.forward + (stage.head ? pass.head / 3 : 0)) / computed;
   const double on_device = 1 - Away(layout.offload().optimizer());
-  const double optimizer =
-      on_device * Updated(layout) * bytes / static_cast<double>(ShardRanks(layout)) / memory;
+  const double optimizer = on_device * Updated(layout) * stage.trained_share() * bytes /
+                           static_cast<double>(ShardRanks(layout)) / memory;
   return passes * one * (1 + Bubble(layout)) + optimizer +
          OffloadSeconds(layout, stage, {.forward = forward, .backward = passes * one - forward}) +
          GradientSeconds(layout, stage, one);
@@ -288,7 +304,8 @@ double TimeEstimator::StepSeconds(const v1::Layout& layout, const PassTime& pass
   for (const EstimatedStage& stage : stages) {
     // Most stages of a deep pipeline are alike; what is offloaded also depends on their place.
     const bool alike = last != nullptr && !layout.has_offload() && last->layers == stage.layers &&
-                       last->parameters == stage.parameters && last->head == stage.head;
+                       last->parameters == stage.parameters && last->trained == stage.trained &&
+                       last->back_layers == stage.back_layers && last->head == stage.head;
     if (!alike) slowest = std::max(slowest, StageSeconds(layout, stage, pass));
     last = &stage;
   }

@@ -38,6 +38,7 @@ v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
     if (const Tensor* tensor = model.Find(role)) embedding += tensor->elements();
   }
   summary.set_embedding_parameters(embedding);
+  summary.set_frozen_parameters(FrozenParameters(spec.train().optimizer(), model));
   summary.set_layers(static_cast<uint32_t>(config.layers));
   summary.set_hidden(static_cast<uint32_t>(config.hidden));
   summary.set_heads(static_cast<uint32_t>(config.heads));
@@ -45,7 +46,8 @@ v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
   summary.set_head_dim(static_cast<uint32_t>(config.head_dim));
   summary.set_vocabulary(config.vocabulary);
   summary.set_sequence_length(spec.data().sequence_length());
-  summary.set_flops_per_token(FlopsPerToken(model, spec.data().sequence_length()));
+  summary.set_flops_per_token(
+      TrainingFlopsPerToken(spec.train().optimizer(), model, spec.data().sequence_length()));
   return summary;
 }
 

@@ -78,8 +78,9 @@ std::vector<SpecKey> OptimizerKeys() {
        "",
        "Tensors that are updated otherwise, as a mapping from patterns of names to lr_scale "
        "(times the learning rate) and weight_decay: {\"*.bias\": {lr_scale: 2, weight_decay: "
-       "0}}. In a pattern * is any text, ? any letter, [0-3] one of these; of several that "
-       "match a tensor the last counts"},
+       "0}}; or that are not trained: {\"*.embed_tokens.*\": {frozen: true}}. In a pattern * is "
+       "any text, ? any letter, [0-3] one of these; of several that match a tensor the last "
+       "counts"},
       {"train.optimizer.layer_decay",
        kReal,
        "",

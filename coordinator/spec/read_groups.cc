@@ -1,4 +1,5 @@
-// train.optimizer.groups: patterns of tensors' names, and how what they match is updated.
+// train.optimizer.groups: patterns of tensors' names, and how what they match is updated, or that
+// it is not trained.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <yaml-cpp/yaml.h>
@@ -18,6 +19,7 @@ namespace {
 constexpr size_t kGroupsMax = 256;
 constexpr size_t kPatternBytesMax = 256;
 constexpr double kScaleMax = 1000, kDecayMax = 10;
+constexpr char kKeysText[] = "lr_scale, weight_decay or frozen";
 
 // NaN, which is in no range, when it is none.
 double NumberOf(const YAML::Node& node) {
@@ -31,7 +33,7 @@ void SpecReader::ReadGroup(const std::string& path, const YAML::Node& value,
                            v1::ParameterGroup* group) {
   group->set_lr_scale(1);
   if (!value.IsMap() || value.size() == 0)
-    return Problem(path, Quoted(value), "a mapping of lr_scale, weight_decay or both",
+    return Problem(path, Quoted(value), absl::StrCat("a mapping of ", kKeysText),
                    "{lr_scale: 0.1}");
   for (const auto& item : value) {
     const std::string name = item.first.IsScalar() ? item.first.Scalar() : "";
@@ -49,11 +51,18 @@ void SpecReader::ReadGroup(const std::string& path, const YAML::Node& value,
       if (!(number >= 0 && number <= kDecayMax))
         Problem(key, Quoted(item.second), absl::StrCat("a number from 0 to ", kDecayMax));
       group->set_weight_decay(number);
+    } else if (name == "frozen") {
+      const std::string word = item.second.IsScalar() ? item.second.Scalar() : "";
+      if (word != "true" && word != "false") Problem(key, Quoted(item.second), "true or false");
+      group->set_frozen(word == "true");
     } else {
-      Problem(key, "an unknown key", "lr_scale or weight_decay",
-              Nearest(name, {"lr_scale", "weight_decay"}));
+      Problem(key, "an unknown key", kKeysText,
+              Nearest(name, {"lr_scale", "weight_decay", "frozen"}));
     }
   }
+  if (!group->frozen() || value.size() == 1) return;
+  Problem(path, "frozen beside how it is trained",
+          "one or the other: what is frozen is not trained", "{frozen: true}");
 }
 
 void SpecReader::ReadGroups(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {

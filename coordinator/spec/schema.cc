@@ -45,7 +45,8 @@ Json Groups() {
                       {"minProperties", 1},
                       {"properties",
                        {{"lr_scale", {{"type", "number"}, {"exclusiveMinimum", 0}}},
-                        {"weight_decay", {{"type", "number"}, {"minimum", 0}}}}}};
+                        {"weight_decay", {{"type", "number"}, {"minimum", 0}}},
+                        {"frozen", {{"type", "boolean"}}}}}};
   return {{"type", "object"}, {"additionalProperties", group}};
 }
 

@@ -148,7 +148,7 @@ std::string RuleText(const SpecKey& key) {
     case KeyKind::kPrecision:
       return absl::StrCat(choices, ", or a mapping with default and layers");
     case KeyKind::kGroups:
-      return "a mapping from patterns of names to lr_scale and weight_decay";
+      return "a mapping from patterns of names to lr_scale, weight_decay or frozen";
     case KeyKind::kModelConfig:
       return "a preset name, a path or a mapping";
     default:

@@ -193,14 +193,17 @@ Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
   const TensorView& tokens = operands[0];
   const TensorView& dx = operands[1];
   const auto& embedding = std::get<EmbeddingAttrs>(attrs);
-  Status status = CheckTokens("embedding_grad: token", embedding, tokens, operands[2]);
-  if (!status.ok()) return status;
-  const TableRows rows(embedding, tokens);
+  const TensorView& dtable = operands[2];
   const auto add_to = [&](const TensorView& table, const auto& at) {
     if (table.dtype == DType::kF32) return AddInOrder(dx, table, at, context.threads);
     AddGrouped(dx, table, at, context.threads, reinterpret_cast<int32_t*>(context.workspace));
   };
-  add_to(operands[2], [&rows](int64_t row) { return rows.At(row); });
+  if (!dtable.absent()) {
+    Status status = CheckTokens("embedding_grad: token", embedding, tokens, dtable);
+    if (!status.ok()) return status;
+    const TableRows rows(embedding, tokens);
+    add_to(dtable, [&rows](int64_t row) { return rows.At(row); });
+  }
   if (operands[3].absent()) return {};
   add_to(operands[3],
          [&embedding](int64_t row) { return embedding.context.Position(row, embedding.sequence); });

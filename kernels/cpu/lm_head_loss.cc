@@ -106,6 +106,7 @@ class LmHead {
       }
       if (!grad) continue;
       if (Status status = HiddenGrad(first, rows); !status.ok()) return status;
+      if (operands_[5].absent()) continue;  // the weight is not trained
       if (Status status = WeightGrad(first, rows); !status.ok()) return status;
     }
     float* stats = operands_[3].as<float>();

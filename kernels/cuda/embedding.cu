@@ -170,15 +170,16 @@ Status Embedding(const OpAttrs& attrs, std::span<const TensorView> operands,
 Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                      const Context& context) {
   const auto& embedding = std::get<EmbeddingAttrs>(attrs);
+  const TensorView& dtable = operands[2];
   const TensorView& dpositions = operands[3];
   const EmbeddingGradArguments arguments = {
       .tokens = operands[0].as<const int32_t>(),
       .dx = OperandOf(operands[1]),
-      .dtable = OperandOf(operands[2]),
+      .dtable = dtable.absent() ? Operand{} : OperandOf(dtable),
       .dpositions = dpositions.absent() ? Operand{} : OperandOf(dpositions),
       .rows = operands[0].rows(),
-      .columns = operands[2].size[1],
-      .shard = TableOf(embedding, operands[2]),
+      .columns = operands[1].size[1],
+      .shard = dtable.absent() ? Table{} : TableOf(embedding, dtable),
       .share = PositionsOf(embedding.context, embedding.sequence),
       .faults = context.faults};
   const int64_t pieces = DivideUp(arguments.columns, kScanColumns);
@@ -186,7 +187,9 @@ Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
   LaunchShape shape = RowShape(arguments.rows, arguments.columns);
   shape.threads = kScanThreads;
   shape.grid_y = pieces;
-  Status status = Launch("embedding_grad", TokenGradKernel, shape, context, arguments);
+  Status status;
+  if (!dtable.absent())
+    status = Launch("embedding_grad", TokenGradKernel, shape, context, arguments);
   if (!status.ok() || dpositions.absent()) return status;
   return Launch("embedding_grad", PositionGradKernel,
                 RowShape(embedding.sequence, arguments.columns), context, arguments);

@@ -172,7 +172,8 @@ class LmHead {
     if (status.ok()) status = Losses(first, rows);
     if (!status.ok() || !grad()) return status;
     status = HiddenGrad(first, rows);
-    return status.ok() ? WeightGrad(hidden, first, rows) : status;
+    const bool trained = !operands_[5].absent();
+    return status.ok() && trained ? WeightGrad(hidden, first, rows) : status;
   }
 
   Status Logits(const Matrix& hidden, int64_t rows) const {

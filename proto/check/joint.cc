@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/rendezvous_matching.h"
+#include "proto/check/value/state.h"
 #include "proto/program/grid.h"
 
 namespace terrace::check {
@@ -117,7 +118,9 @@ absl::Status CheckNames(absl::Span<const v1::Program> stages,
 absl::Status CheckShared(absl::Span<const v1::Program> stages, const std::vector<StageFacts>& facts,
                          const std::map<std::string, Holders>& weights,
                          const std::string& sequence) {
+  const std::set<std::string> frozen = FrozenTensors(stages[0]);
   for (const auto& [name, holders] : weights) {
+    if (frozen.contains(name)) continue;
     std::set<size_t> held(holders.copies.begin(), holders.copies.end());
     held.insert(holders.owners[0]);
     double squares = 0;
@@ -244,10 +247,14 @@ absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<
   RETURN_IF_ERROR(CheckAgree(stages));
   RETURN_IF_ERROR(CheckState(stages, facts));
   RETURN_IF_ERROR(CheckLoads(stages, facts));
+  const auto tells = [](const StageFacts& of) { return !of.transfers_either_way; };
+  // There is one where any stage tells.
+  const auto first = std::find_if(facts.begin(), facts.end(), tells);
   for (size_t s = 1; s < stages.size(); ++s) {
-    if (facts[s].transfers_in_parts == facts[0].transfers_in_parts) continue;
+    if (!tells(facts[s]) || facts[s].transfers_in_parts == first->transfers_in_parts) continue;
     return Refuse("stage ", s, ": what it receives is ", facts[s].transfers_in_parts ? "" : "not ",
-                  "split over the axis TENSOR, with stage 0 it is the other way round");
+                  "split over the axis TENSOR, with stage ", first - facts.begin(),
+                  " it is the other way round");
   }
   RETURN_IF_ERROR(alike == nullptr ? CheckTermination(stages)
                                    : CheckTermination(alike->stages, alike->written));

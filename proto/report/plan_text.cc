@@ -43,13 +43,21 @@ void PrintLine(std::string_view name, const std::string& words, std::string* out
   absl::StrAppendFormat(out, "%*s%-*s  %s\n", int{kIndent}, "", int{kNames}, Absl(name), wrapped);
 }
 
+std::string TrainedText(const v1::ModelSummary& model) {
+  if (model.frozen_parameters() == 0) return "";
+  const int64_t trained = model.parameters() - model.frozen_parameters();
+  return absl::StrCat(
+      " of which ", Grouped(trained), " are trained (",
+      absl::StrFormat("%.3g", 100.0 * static_cast<double>(trained) / model.parameters()), " %),");
+}
+
 void PrintModel(const v1::Plan& plan, std::string* out) {
   const v1::ModelSummary& model = plan.model();
   PrintLine("model",
-            absl::StrCat(model.family(), ", ", Grouped(model.parameters()), " parameters, ",
-                         model.layers(), " layers x ", model.hidden(), ", ", model.heads(),
-                         " heads (", model.kv_heads(), " kv) x ", model.head_dim(), ", vocabulary ",
-                         Grouped(model.vocabulary())),
+            absl::StrCat(model.family(), ", ", Grouped(model.parameters()), " parameters,",
+                         TrainedText(model), " ", model.layers(), " layers x ", model.hidden(),
+                         ", ", model.heads(), " heads (", model.kv_heads(), " kv) x ",
+                         model.head_dim(), ", vocabulary ", Grouped(model.vocabulary())),
             out);
 }
 
@@ -80,8 +88,12 @@ void PrintGroups(const v1::Plan& plan, std::string* out) {
   table.Add({"tensors", "", "parameters", "lr x", "decay"});
   for (const v1::ParameterGroupLine& line : plan.parameter_groups()) {
     const std::string rate = absl::StrFormat("%.3g", line.max_lr_scale());
-    table.Add({line.match().empty() ? "all others" : line.match(), Grouped(line.tensors()),
-               Grouped(line.parameters()),
+    const std::string name = line.match().empty() ? "all others" : line.match();
+    if (line.frozen()) {
+      table.Add({name, Grouped(line.tensors()), Grouped(line.parameters()), "frozen", ""});
+      continue;
+    }
+    table.Add({name, Grouped(line.tensors()), Grouped(line.parameters()),
                line.min_lr_scale() == line.max_lr_scale()
                    ? rate
                    : absl::StrFormat("%.3g to %s", line.min_lr_scale(), rate),

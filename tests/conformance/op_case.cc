@@ -312,6 +312,18 @@ void AddResidualForms(const OpCase& plain, int residual, int dx, CaseList* list)
   list->Add(over_dy);
 }
 
+// Of a table or head that is not trained. What is left of an embedding's is that of positions.
+void AddFrozenForms(const OpCase& gradient, int weight, CaseList* list) {
+  OpCase frozen = gradient;
+  frozen.name += "_frozen";
+  frozen.operands[weight] = kAbsent;
+  list->Add(frozen);
+  if (gradient.op != Op::kEmbeddingGrad) return;
+  frozen.name += "_in_bf16";
+  TypeOfWeightGrads(kBF16, &frozen);
+  list->Add(frozen);
+}
+
 void AddVariants(const OpCase& gradient, CaseList* list) {
   const auto in_place = [&](std::vector<SharedMemory> shared) {
     OpCase variant = gradient;
@@ -329,6 +341,9 @@ void AddVariants(const OpCase& gradient, CaseList* list) {
     TypeOfWeightGrads(kBF16, &rounded);
     list->Add(rounded);
   }
+  if (gradient.op == Op::kEmbeddingGrad && !gradient.operands[3].absent())
+    AddFrozenForms(gradient, 2, list);
+  if (gradient.op == Op::kLmHeadLossGrad) AddFrozenForms(gradient, 5, list);
   if (gradient.op == Op::kLmHeadLossGrad) {
     OpCase scaled = gradient;
     scaled.name += "_scaled";

@@ -37,10 +37,10 @@ void EmbeddingRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands)
 
 void EmbeddingGradRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t h = shapes[1].size[1];
-  const bool positions = !shapes[3].absent();
+  const bool table = !shapes[2].absent(), positions = !shapes[3].absent();
   for (int64_t t = 0; t < shapes[1].rows(); ++t) {
     const int64_t row = Index(operands[0][t]) - attrs.shard * attrs.shard_rows;
-    const bool here = row >= 0 && row < shapes[2].rows();
+    const bool here = table && row >= 0 && row < shapes[2].rows();
     const int64_t position = positions ? attrs.context.Position(t, attrs.sequence) : 0;
     for (int64_t i = 0; i < h; ++i) {
       const double dx = operands[1][t * h + i];
@@ -166,10 +166,9 @@ void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operand
   const int64_t vocab = shapes[1].rows();
   const double factor = with_gradients && !shapes[6].absent() ? operands[6][3] : 1.0;
   Begin(&operands[3], shapes[3], false);
-  if (with_gradients) {
-    Begin(&operands[4], shapes[4], false);
-    Begin(&operands[5], shapes[5], attrs.accumulate);
-  }
+  const bool of_weight = with_gradients && !shapes[5].absent();
+  if (with_gradients) Begin(&operands[4], shapes[4], false);
+  if (of_weight) Begin(&operands[5], shapes[5], attrs.accumulate);
   for (int64_t t = 0; t < shapes[0].rows(); ++t) {
     const int64_t target = Index(operands[2][t]);
     if (target < 0) continue;
@@ -191,7 +190,7 @@ void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operand
       const double g = factor * (std::exp(logits[v] - lse) * (1 + 2 * z_loss * lse) - wished);
       for (int64_t i = 0; i < h; ++i) {
         operands[4][t * h + i] += g * operands[1][v * h + i];
-        operands[5][v * h + i] += g * hidden[i];
+        if (of_weight) operands[5][v * h + i] += g * hidden[i];
       }
     }
   }

@@ -16,7 +16,7 @@ int64_t RowsLookedUp(const OpCase& op_case) {
     case Op::kEmbedding:
       return op_case.operands[1].rows() * Shards(op_case);
     case Op::kEmbeddingGrad:
-      return op_case.operands[2].rows() * Shards(op_case);
+      return op_case.operands[2].absent() ? 1 : op_case.operands[2].rows() * Shards(op_case);
     case Op::kGatherRows:
       return op_case.operands[0].rows();
     default:

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/check/value/state.h"
 #include "proto/program/allocation_events.h"
 #include "proto/program/state_layout.h"
 #include "worker/checkpoint/convert.h"
@@ -94,16 +97,21 @@ std::vector<Piece> Gradients(const Rank& rank) {
   return pieces;
 }
 
-// Whole tensors from what the owners hold; everybody else must hold the same.
-absl::Status Assemble(const Model& model, const std::vector<const std::vector<Piece>*>& ranks,
-                      const char* what, Tensors* tensors) {
+// Whole tensors from what the owners hold; everybody else must hold the same. Nobody has any of
+// `absent`.
+absl::Status Assemble(const Model& model, const std::set<std::string>& absent,
+                      const std::vector<const std::vector<Piece>*>& ranks, const char* what,
+                      Tensors* tensors) {
   std::map<std::string, std::vector<bool>> known;
   for (const Tensor& tensor : model.tensors) {
+    if (absent.contains(tensor.name)) continue;
     (*tensors)[tensor.name].resize(tensor.elements());
     known[tensor.name].resize(tensor.elements());
   }
   for (const std::vector<Piece>* pieces : ranks) {
     for (const Piece& piece : *pieces) {
+      if (absent.contains(piece.tensor))
+        return absl::InternalError(absl::StrCat(what, " of ", piece.tensor, ", which is frozen"));
       if (!piece.owned) continue;
       std::copy(piece.values.begin(), piece.values.end(),
                 tensors->at(piece.tensor).begin() + piece.begin);
@@ -235,15 +243,18 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
     result.allocator.push_back(rank.allocator);
     result.mapped_bytes.push_back(rank.mapped_bytes);
   }
+  const std::set<std::string> frozen = check::FrozenTensors(result.programs[0]);
   if (KeepsGradients(result.programs[0])) {
-    RETURN_IF_ERROR(Assemble(data.model, gradients, "gradient", &result.gradients));
+    RETURN_IF_ERROR(Assemble(data.model, frozen, gradients, "gradient", &result.gradients));
   }
-  RETURN_IF_ERROR(Assemble(data.model, weights, "weight", &result.weights));
+  RETURN_IF_ERROR(Assemble(data.model, {}, weights, "weight", &result.weights));
   const int moments = OptimizerOf(result.programs[0]).moments;
   if (moments > 0)
-    RETURN_IF_ERROR(Assemble(data.model, first_moment, "first moment", &result.first_moment));
+    RETURN_IF_ERROR(
+        Assemble(data.model, frozen, first_moment, "first moment", &result.first_moment));
   if (moments > 1)
-    RETURN_IF_ERROR(Assemble(data.model, second_moment, "second moment", &result.second_moment));
+    RETURN_IF_ERROR(
+        Assemble(data.model, frozen, second_moment, "second moment", &result.second_moment));
   // What programs sum is the gradient of the loss of all tokens that count.
   const auto tokens = static_cast<float>(CountedTargets(data, result.programs[0].rules()));
   for (auto& [name, values] : result.gradients) {

@@ -1,5 +1,5 @@
-// Parameter groups, rates that fall from layer to layer, and terms of the loss: twenty steps follow
-// PyTorch (tests/golden/pytorch/make_recipes.py) on every kind of layout.
+// Parameter groups, frozen ones too, rates that fall from layer to layer, and terms of the loss:
+// twenty steps follow PyTorch (tests/golden/pytorch/make_recipes.py) on every kind of layout.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -42,6 +42,7 @@ v1::TrainSpec TrainOf(const Json& recorded) {
     v1::ParameterGroup* group = optimizer->add_groups();
     group->set_match(match);
     group->set_lr_scale(update.value("lr_scale", 1.0));
+    group->set_frozen(update.value("frozen", false));
     if (update.contains("weight_decay")) group->set_weight_decay(update["weight_decay"]);
   }
   return train;
@@ -49,18 +50,20 @@ v1::TrainSpec TrainOf(const Json& recorded) {
 
 struct Shape {
   std::string name;
-  uint32_t data = 1, tensor = 1, pipeline = 1, zero = 0;
+  uint32_t data = 1, tensor = 1, pipeline = 1, zero = 0, context = 1;
   bool offload = false;  // of the optimizer's states
 };
 
 v1::Layout LayoutOfShape(const Shape& shape) {
-  const uint32_t ranks = shape.data * shape.tensor * shape.pipeline;
+  const uint32_t ranks = shape.data * shape.tensor * shape.pipeline * shape.context;
   v1::Layout layout = LayoutOf({.ranks = shape.data, .micro_batch = 2 / shape.data});
   layout.set_ranks(ranks);
   layout.set_tensor_parallel(shape.tensor);
   layout.set_pipeline_parallel(shape.pipeline);
   layout.set_schedule("1f1b");
   layout.set_zero_stage(shape.zero);
+  layout.set_context_parallel(shape.context);
+  layout.set_recompute(shape.context > 1 ? "full" : "none");
   if (!shape.offload) return layout;
   layout.set_chunk_bytes(4096);
   v1::Offload* offload = layout.mutable_offload();
@@ -74,13 +77,14 @@ v1::Layout LayoutOfShape(const Shape& shape) {
 // Recipes of one part are there for what they find where one of several fails.
 std::vector<Shape> ShapesOf(const std::string& recipe, const std::string& family) {
   std::vector<Shape> shapes = {{.name = "one rank"}};
-  if (recipe != "groups" && recipe != "layer_decay_and_groups" && recipe != "both_terms")
-    return shapes;
+  if (recipe == "layer_decay" || recipe == "label_smoothing" || recipe == "z_loss") return shapes;
   const uint32_t heads_over = family == "gpt2" ? 3 : 2;
   for (Shape& shape : std::vector<Shape>{{.name = "zero 1", .data = 2, .zero = 1},
+                                         {.name = "zero 2", .data = 2, .zero = 2},
                                          {.name = "zero 3", .data = 2, .zero = 3},
                                          {.name = "tensor", .tensor = heads_over},
                                          {.name = "pipeline", .pipeline = 2},
+                                         {.name = "context", .context = 2},
                                          {.name = "offload", .offload = true}}) {
     shapes.push_back(std::move(shape));
   }
@@ -91,7 +95,9 @@ class RecipeTest : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Recipes, RecipeTest,
                          testing::Values("groups", "layer_decay", "layer_decay_and_groups",
-                                         "label_smoothing", "z_loss", "both_terms"),
+                                         "label_smoothing", "z_loss", "both_terms",
+                                         "last_layer_trained", "first_layer_trained",
+                                         "attention_frozen", "tables_frozen", "biases_trained"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(RecipeTest, TwentyStepsFollowTheReference) {
@@ -109,6 +115,30 @@ TEST_P(RecipeTest, TwentyStepsFollowTheReference) {
       for (size_t i = 0; i < expected.size(); ++i)
         EXPECT_NEAR(result.losses[i], expected[i], 1e-5 * expected[i])
             << family << ", " << shape.name << ", step " << i;
+    }
+  }
+}
+
+// Products round what is frozen to bf16 whether it rests in f32 or in bf16.
+TEST(FrozenRecipeTest, FrozenWeightsInBf16ChangeNoBit) {
+  std::ifstream file(kFolder + "/recipes.json");
+  const Json recipes = Json::parse(file);
+  auto golden = ReadGolden(kFolder + "/llama");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  for (const char* recipe : {"last_layer_trained", "attention_frozen", "tables_frozen"}) {
+    golden->train = TrainOf(recipes[recipe]);
+    for (const Shape& shape :
+         {Shape{.name = "one rank"}, Shape{.name = "zero 1", .data = 2, .zero = 1},
+          Shape{.name = "zero 3", .data = 2, .zero = 3}}) {
+      std::vector<std::vector<double>> losses;
+      for (const char* parameters : {"f32", "bf16"}) {
+        v1::Layout layout = LayoutOfShape(shape);
+        layout.set_precision("bf16");
+        layout.set_parameter_format(parameters);
+        losses.push_back(TrainLayout(*golden, layout, 6).losses);
+      }
+      EXPECT_EQ(losses[0].size(), 6u) << recipe << ", " << shape.name;
+      EXPECT_EQ(losses[0], losses[1]) << recipe << ", " << shape.name;
     }
   }
 }

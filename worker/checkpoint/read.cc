@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReadCheckpoint: each rank copies what it holds out of the whole tensors.
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,6 +27,15 @@ absl::Status NotOfThisModel(std::string_view path, const absl::Status& status) {
   if (!absl::IsNotFound(status)) return status;
   return absl::InvalidArgumentError(
       absl::StrCat(Absl(path), " is not a checkpoint of this model: ", status.message()));
+}
+
+// Moments from zero would make its first updates several times too large.
+absl::Status WasFrozen(std::string_view path, const std::string& tensor) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      Absl(path), ": has the weights of ", tensor, ", but no optimizer states: ", tensor,
+      " was frozen. Resume with train.optimizer.groups as it was, or begin with the weights alone: "
+      "model.init ",
+      Absl(path), "/", kModelFile, " and another checkpoint.directory"));
 }
 
 std::map<std::string, const StateTensor*> WeightsOf(const std::vector<StateTensor>& tensors) {
@@ -75,6 +85,22 @@ class ResidualsRead {
   std::string lost_;
 };
 
+// The next checkpoint will be without them.
+void TellOfUnusedMoments(const SafetensorsReader& optimizer, const v1::Program& program,
+                         std::string_view path) {
+  const kernels::OptimizerRow& rule = OptimizerOf(program);
+  const auto unused = [&](const v1::Initializer& initializer) {
+    return initializer.frozen() && rule.moments > 0 &&
+           optimizer.Get(StoredName(initializer.tensor(), v1::FIRST_MOMENT, rule)).ok();
+  };
+  const int64_t count =
+      std::count_if(program.initializers().begin(), program.initializers().end(), unused);
+  if (count > 0)
+    log::Info("the optimizer states of ", count, " tensors in ", std::string(path),
+              " are not used: train.optimizer.groups freezes these now, and they rest as ",
+              "formats.parameter says");
+}
+
 absl::Status Fill(std::string_view path, const RankState& state) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> model,
                    SafetensorsReader::Open(PathIn(path, kModelFile)));
@@ -96,6 +122,8 @@ absl::Status Fill(std::string_view path, const RankState& state) {
     if (tensor.kind != v1::WEIGHT) {
       const auto moment = StoredMoment::Find(*optimizer, path, tensor.tensor, MomentOf(tensor.kind),
                                              rule, weights.at(tensor.tensor)->shape);
+      if (absl::IsNotFound(moment.status()) && model->Get(tensor.tensor).ok())
+        return WasFrozen(path, tensor.tensor);
       if (!moment.ok()) return NotOfThisModel(path, moment.status());
       stored_state.AddMoment(*moment, tensor, block);
       if (!IsScales(tensor.kind)) conversion.Note(*moment, tensor.dtype, block);
@@ -106,6 +134,7 @@ absl::Status Fill(std::string_view path, const RankState& state) {
     RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
   }
   if (RankOf(state.program.grid(), state.rank) == 0) {
+    TellOfUnusedMoments(*optimizer, state.program, path);
     conversion.Tell(path);
     residuals.Tell(path);
   }

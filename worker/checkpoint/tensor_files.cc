@@ -20,18 +20,19 @@ std::map<std::string, std::string> Metadata(const TensorFile& file) {
   return metadata;
 }
 
-constexpr int kMatrixDims = 2;  // at least
+kernels::DType F32Where0(v1::DType type) {
+  return type == v1::DTYPE_UNSPECIFIED ? kernels::DType::kF32 : static_cast<kernels::DType>(type);
+}
 
 TensorToWrite Announced(const v1::Initializer& initializer, std::string name,
-                        kernels::DType dtype = kernels::DType::kF32) {
+                        kernels::DType dtype) {
   return {std::move(name), dtype, {initializer.shape().begin(), initializer.shape().end()}};
 }
 
 void AddMoments(const v1::Initializer& initializer, const kernels::OptimizerRow& optimizer,
                 int64_t block, TensorFile* file) {
-  const auto dtype = initializer.moments() == v1::DTYPE_UNSPECIFIED
-                         ? kernels::DType::kF32
-                         : static_cast<kernels::DType>(initializer.moments());
+  if (initializer.frozen()) return;
+  const kernels::DType dtype = F32Where0(initializer.moments());
   const auto announced = [&](v1::StateKind kind, kernels::DType type) {
     return Announced(initializer, StoredName(initializer.tensor(), kind, optimizer), type);
   };
@@ -57,26 +58,15 @@ void AddResiduals(const v1::Initializer& initializer, const kernels::OptimizerRo
   file->tensors.push_back(std::move(residuals));
 }
 
-// Of the weights of matrices and tables: one on all stages, each of which has a layer.
-kernels::DType TypeOfMatrices(const v1::Program& program) {
-  for (const v1::StateRange& range : program.state()) {
-    if (range.kind() == v1::WEIGHT && range.shape_size() >= kMatrixDims)
-      return static_cast<kernels::DType>(range.dtype());
-  }
-  return kernels::DType::kF32;
-}
-
 }  // namespace
 
 std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program) {
   TensorFile model = {.name = kModelFile}, optimizer = {.name = kOptimizerFile};
   const kernels::OptimizerRow& rule = OptimizerOf(program);
   optimizer.optimizer = rule.name;
-  const kernels::DType matrices = TypeOfMatrices(program);
   for (const v1::Initializer& initializer : program.initializers()) {
-    const bool matrix = initializer.shape_size() >= kMatrixDims;
     model.tensors.push_back(
-        Announced(initializer, initializer.tensor(), matrix ? matrices : kernels::DType::kF32));
+        Announced(initializer, initializer.tensor(), F32Where0(initializer.weights())));
     AddMoments(initializer, rule, program.rules().moment_block(), &optimizer);
     AddResiduals(initializer, rule, ShardCount(program.grid()), &optimizer);
   }

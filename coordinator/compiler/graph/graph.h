@@ -112,11 +112,15 @@ struct Node {
   int layer = kNone;
   int micro_batch = kNone;
   std::string text;
-  int mark = 0;            // how many layers of passes began before it (Builder::Mark)
-  int turn = 0;            // as mark, but further micro-batches over the same layers do not count
-  int pass = 0;            // how many passes of micro-batches began before it
-  int fetch = kNone;       // nodes of one number prefetch one value to the device (fetch.h)
-  bool has_rule = true;    // false: part of a larger operation that has the backward rule
+  int mark = 0;          // how many layers of passes began before it (Builder::Mark)
+  int turn = 0;          // as mark, but further micro-batches over the same layers do not count
+  int pass = 0;          // how many passes of micro-batches began before it
+  int fetch = kNone;     // nodes of one number prefetch one value to the device (fetch.h)
+  bool has_rule = true;  // false: part of a larger operation that has the backward rule, or before
+                         // everything that is trained
+  // Which gradients the rule of a product computes (trained.h): of its first operand, of its
+  // weight.
+  bool input_gradient = true, weight_gradient = true;
   int stream = 0;          // set by streams.h
   std::vector<int> waits;  // set by streams.h
 

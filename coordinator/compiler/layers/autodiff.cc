@@ -46,6 +46,15 @@ std::pair<Slice, Slice> ResidualAndDx(Slice x, Slice dy, BackwardPass& b) {
   return {Slice{}, gradients.New(x)};
 }
 
+// Of a norm's weight that is frozen: the op makes a gradient anyway. It goes to memory
+// that nobody reads, which begins at zero where the op adds.
+Slice UnreadGradient(Slice weight, bool adds, const std::string& text, BackwardPass& b) {
+  const Slice unread = b.builder().NewValue("d.frozen." + text, v1::ACTIVATION,
+                                            kernels::DType::kF32, {weight.shape.rows()});
+  if (adds) b.builder().Compute(Op::kFill, kernels::FillAttrs{}, {unread}, text + " dweight zero");
+  return unread;
+}
+
 kernels::NormAttrs NormGradAttrs(const Node& node, bool first) {
   auto attrs = std::get<kernels::NormAttrs>(node.compute()->attrs);
   attrs.accumulate = !first;
@@ -56,9 +65,11 @@ void LayerNormRule(const Node& node, BackwardPass& b) {
   const auto& [x, weight, bias] = std::tie(node.operands[0], node.operands[1], node.operands[2]);
   const Slice dy = b.activations().Of(node.operands[3]);
   const auto [residual, dx] = ResidualAndDx(x, dy, b);
-  bool first = false;
-  const Slice dweight = b.Parameter(weight, &first);
-  const Slice dbias = bias.absent() ? Slice{} : b.Parameter(bias, &first);
+  bool first = true;
+  const bool trains = b.Trains(weight);
+  Slice dweight = trains ? b.Parameter(weight, &first) : Slice{};
+  const Slice dbias = b.Trains(bias) ? b.Parameter(bias, &first) : Slice{};
+  if (!trains) dweight = UnreadGradient(weight, !first, node.text, b);
   b.builder().Compute(
       Op::kLayerNormGrad, NormGradAttrs(node, first),
       {dy, x, weight, node.operands[4], node.operands[5], residual, dx, dweight, dbias},
@@ -69,8 +80,9 @@ void RmsNormRule(const Node& node, BackwardPass& b) {
   const auto& [x, weight] = std::tie(node.operands[0], node.operands[1]);
   const Slice dy = b.activations().Of(node.operands[2]);
   const auto [residual, dx] = ResidualAndDx(x, dy, b);
-  bool first = false;
-  const Slice dweight = b.Parameter(weight, &first);
+  bool first = true;
+  const Slice dweight = b.Trains(weight) ? b.Parameter(weight, &first)
+                                         : UnreadGradient(weight, /*adds=*/false, node.text, b);
   b.builder().Compute(Op::kRmsNormGrad, NormGradAttrs(node, first),
                       {dy, x, weight, node.operands[3], residual, dx, dweight},
                       node.text + " grad");
@@ -101,7 +113,7 @@ void WeightGradient(const Node& node, Slice dc, BackwardPass& b) {
 }
 
 void BiasGradient(Slice bias, Slice dc, const std::string& name, BackwardPass& b) {
-  if (bias.absent()) return;
+  if (!b.Trains(bias)) return;
   b.OfWeights([&] {
     bool first = false;
     const Slice dbias = b.Parameter(bias, &first);
@@ -138,9 +150,9 @@ void MatmulRule(const Node& node, BackwardPass& b) {
   const auto& forward = std::get<kernels::MatmulAttrs>(node.compute()->attrs);
   const auto& [c, residual, aux] = std::tie(node.operands[2], node.operands[4], node.operands[5]);
   const Slice dc = b.activations().Of(forward.epilogue == Epilogue::kGelu ? aux : c);
-  WeightGradient(node, dc, b);
+  if (node.weight_gradient) WeightGradient(node, dc, b);
   BiasGradient(node.operands[3], dc, node.text, b);
-  InputGradient(node, dc, b);
+  if (node.input_gradient) InputGradient(node, dc, b);
   // Nothing reads dC after this, so it may become the gradient of the residual.
   if (!residual.absent()) b.activations().Share(residual, dc);
 }
@@ -250,7 +262,7 @@ absl::Status Apply(const Node& node, BackwardPass& b) {
 }  // namespace
 
 Slice BackwardPass::ParameterToUpdate(Slice weight, const std::string& text) {
-  if (weight.absent()) return {};
+  if (!Trains(weight)) return {};
   bool first = false;
   const Slice gradient = Parameter(weight, &first);
   if (first) builder_.Compute(Op::kFill, kernels::FillAttrs{}, {gradient}, text + " zero");

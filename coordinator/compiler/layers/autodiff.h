@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "coordinator/compiler/layers/activation_gradients.h"
 #include "coordinator/compiler/layers/recompute.h"
+#include "coordinator/compiler/layers/trained.h"
 #include "coordinator/compiler/state/parameter_gradients.h"
 
 namespace terrace::compiler {
@@ -49,9 +50,13 @@ class BackwardPass {
   Builder& builder() { return builder_; }
   ActivationGradients& activations() { return activations_; }
   bool puts_off_weights() const { return put_off_weights_; }
+  // False also where there is none.
+  bool Trains(Slice weight) const {
+    return !weight.absent() && parameters_.parameters().Trains(weight, builder_.graph());
+  }
   // The gradient slice of a whole weight; *first says whether this contribution writes or updates.
   Slice Parameter(Slice weight, bool* first) { return parameters_.Of(weight, &builder_, first); }
-  // For ops that can only add to a gradient.
+  // For ops that can only add to a gradient. Absent where the weight is, or is not trained.
   Slice ParameterToUpdate(Slice weight, const std::string& text);
   // The value before the GELU that was fused into the product that wrote `slice`; absent when there
   // is none.

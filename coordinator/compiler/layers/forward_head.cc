@@ -109,8 +109,9 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
   const Slice dhidden = builder_.NewGradientOf(builder_.graph().values[hidden.value]);
   if (!LogitsInMemory()) {
     const Slice weight = HeadWeight();
-    bool first = false;
-    const Slice dweight = gradients->Of(weight, &builder_, &first);
+    bool first = true;
+    const bool trains = parameters_.Trains(weight, builder_.graph());
+    const Slice dweight = trains ? gradients->Of(weight, &builder_, &first) : Slice();
     builder_.Compute(
         Op::kLmHeadLossGrad,
         kernels::LossAttrs{
@@ -144,13 +145,15 @@ void Forward::HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGrad
     const Slice weight = weights_.OfParameter(tile);
     const int64_t count = weight.shape.rows();
     const Slice dlogits = Columns(chunk.logits, column, count);
-    bool first = false;
-    const Slice dweight = gradients->Of(weight, &builder_, &first);
-    builder_.Compute(
-        Op::kMatmul,
-        kernels::MatmulAttrs{
-            .transpose_a = true, .accumulate = !first, .precision = options_.precisions.head},
-        {dlogits, chunk.hidden, dweight, {}, {}, {}}, "lm_head dweight");
+    if (parameters_.Trains(weight, builder_.graph())) {
+      bool first = false;
+      const Slice dweight = gradients->Of(weight, &builder_, &first);
+      builder_.Compute(
+          Op::kMatmul,
+          kernels::MatmulAttrs{
+              .transpose_a = true, .accumulate = !first, .precision = options_.precisions.head},
+          {dlogits, chunk.hidden, dweight, {}, {}, {}}, "lm_head dweight");
+    }
     builder_.Compute(
         Op::kMatmul,
         kernels::MatmulAttrs{.accumulate = column > 0, .precision = options_.precisions.head},

@@ -23,9 +23,10 @@ bool HasFusedGelu(const Node& node) {
 
 // The operands that the op's backward rule reads the content of (autodiff.cc).
 std::vector<int> ReadByRule(const Node& node) {
+  if (!node.has_rule) return {};
   if (std::holds_alternative<RingAttention>(node.what)) return {0, 3, 4, 5};
   const Compute* compute = node.compute();
-  if (compute == nullptr || !node.has_rule) return {};
+  if (compute == nullptr) return {};
   switch (compute->op) {
     case Op::kEmbedding:
       return {0};
@@ -33,8 +34,13 @@ std::vector<int> ReadByRule(const Node& node) {
       return {0, 1, 4, 5};
     case Op::kRmsNorm:
       return {0, 1, 3};
-    case Op::kMatmul:
-      return HasFusedGelu(node) ? std::vector<int>{0, 1, 5} : std::vector<int>{0, 1};
+    case Op::kMatmul: {
+      std::vector<int> read;
+      if (node.weight_gradient) read.push_back(0);
+      if (node.input_gradient) read.push_back(1);
+      if (HasFusedGelu(node)) read.push_back(5);
+      return read;
+    }
     case Op::kSwiglu:
       return {0, 1};
     case Op::kRope:
@@ -245,7 +251,8 @@ int GroupSize(const v1::Layout& layout, int layers) {
 
 }  // namespace
 
-std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange& chunk) {
+std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange& chunk,
+                                      int first_trained) {
   std::vector<SegmentPlan> plan;
   const bool grouped =
       layout.recompute() == "full" || layout.recompute() == "sqrt" || layout.recompute() == "every";
@@ -254,7 +261,8 @@ std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange
     if (!layout.recompute_layers().empty()) {
       plan.push_back({layer, layer + 1, ParseLayerPolicy(layout.recompute_layers(layer))});
     } else if (grouped) {
-      plan.push_back({layer, std::min(layer + size, chunk.end), Recompute::kAll});
+      const int end = layer < first_trained ? std::min(chunk.end, first_trained) : chunk.end;
+      plan.push_back({layer, std::min(layer + size, end), Recompute::kAll});
     } else {
       plan.push_back({layer, layer + 1, ParseLayerPolicy(layout.recompute())});
     }

@@ -41,8 +41,10 @@ struct SegmentPlan {
   int end = 0;
   Recompute recompute = Recompute::kNone;
 };
-// The segments of a chunk, in order.
-std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange& chunk);
+// The segments of a chunk, in order. One begins at layer `first_trained`, below which nothing is
+// trained: what has no backward pass is not recomputed.
+std::vector<SegmentPlan> PlanSegments(const v1::Layout& layout, const ChunkRange& chunk,
+                                      int first_trained = kNone);
 
 struct Segment {
   Recompute recompute = Recompute::kNone;

@@ -27,8 +27,9 @@ class ParameterGradients {
   ParameterGradients(const Parameters& parameters, bool by_unit, std::string scope)
       : parameters_(parameters), by_unit_(by_unit), scope_(std::move(scope)) {}
 
-  // The gradient of a whole weight (or of its gathered copy), or of the part of a bias that goes
-  // with a tile; *first: this contribution is the first of its scope.
+  const Parameters& parameters() const { return parameters_; }
+  // The gradient of a whole weight that is trained (or of its gathered copy), or of the part of a
+  // bias that goes with a tile; *first: this contribution is the first of its scope.
   Slice Of(Slice weight, Builder* builder, bool* first);
 
   const std::map<int, int>& by_parameter() const { return values_; }  // parameter -> value

@@ -26,17 +26,6 @@ int64_t AlignUp(int64_t elements, int64_t alignment) {
 constexpr const char* kMomentNames[] = {"first_moment", "second_moment"};
 constexpr const char* kScalesNames[] = {"first_moment_scales", "second_moment_scales"};
 
-// Which of the stage's chunks uses the tensor.
-int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
-  const bool embedding =
-      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
-  const auto it = std::find_if(chunks.begin(), chunks.end(), [&](const ChunkRange& chunk) {
-    if (tensor.layer >= 0) return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
-    return embedding ? chunk.first : chunk.last;
-  });
-  return static_cast<int>(it - chunks.begin());
-}
-
 // Weights that are prefetched to the device for each use, and are not shared by products.
 bool MayTile(const Parallel& parallel, const ParametersOptions& options) {
   if (parallel.tensor() > 1) return false;
@@ -75,6 +64,16 @@ std::string ShardedUnitName(const Parameter& parameter, bool several_chunks) {
 
 }  // namespace
 
+int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
+  const bool embedding =
+      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+  const auto it = std::find_if(chunks.begin(), chunks.end(), [&](const ChunkRange& chunk) {
+    if (tensor.layer >= 0) return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
+    return embedding ? chunk.first : chunk.last;
+  });
+  return static_cast<int>(it - chunks.begin());
+}
+
 int64_t Parameter::elements() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
@@ -87,8 +86,10 @@ bool Parameter::streamed() const { return is_matrix() && elements() >= StreamedE
 
 Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks,
                        const Parallel& parallel, const ParametersOptions& options, Graph* graph)
-    : parallel_(parallel),
+    : model_(model),
+      parallel_(parallel),
       tile_bytes_(MayTile(parallel, options) ? options.tile_bytes : 0),
+      persistent_elements_(options.persistent_elements),
       matrices_(options.matrices),
       gradients_(options.gradients),
       precisions_(options.precisions),
@@ -96,6 +97,7 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       has_positions_(model.Find(TensorRole::kPositionEmbedding) != nullptr),
       tied_(model.config.tied_embeddings),
       optimizer_(options.optimizer),
+      freezes_(FrozenParameters(options.optimizer, model) > 0),
       moment_count_(options.with_optimizer ? options.moment_count : 0),
       moments_(moment_count_ > 0 ? options.moments : kernels::DType::kF32),
       moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
@@ -104,7 +106,7 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
-  if (rounds_) ChooseTypes();
+  ChooseTypes();
   ChooseTiers(options);
   Place(sharded, options, graph);
 }
@@ -147,10 +149,8 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
   }
   Partition(model.config, tensors, parallel_, &parameter);
   parameter.update = UpdateOf(optimizer_, model.config, tensor);
-  if (parameter.is_matrix()) {
-    parameter.dtype = matrices_;
-    parameter.gradient = gradients_;
-  }
+  parameter.dtype = WeightsOf(tensor);
+  if (parameter.is_matrix()) parameter.gradient = gradients_;
   by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
   if (tile_bytes_ == 0 || !IsTiled(tensor.role)) {
     all_.push_back(std::move(parameter));
@@ -172,6 +172,7 @@ std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apa
 // Parameters that are updated differently lie in different units, and this ending of the name keeps
 // these apart. It is empty for the usual update. Two stages may use one ending for two updates.
 std::string Parameters::UpdateName(const Parameter& parameter) {
+  if (parameter.update.frozen) return ".frozen";
   const TensorUpdate usual = {.weight_decay =
                                   parameter.is_matrix() ? optimizer_.weight_decay() : 0};
   if (parameter.update == usual) return "";
@@ -188,9 +189,9 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     std::string name = sharded ? ShardedUnitName(parameter, several_chunks)
                                : WholeUnitName(parameter, small_apart);
     // A unit has one type.
-    const bool exact = ReadAs(parameter) == parameter.dtype;
+    const bool exact = !parameter.update.frozen && ReadAs(parameter.first()) == parameter.dtype;
     if (rounds_ && parameter.layer != kNone && parameter.is_matrix() && exact) name += ".exact";
-    if (sharded) name += UpdateName(parameter);
+    if (sharded || parameter.update.frozen) name += UpdateName(parameter);
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
       units_.push_back({.name = name,
@@ -213,6 +214,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
   }
   if (!sharded) return;
   for (Unit& unit : units_) {
+    if (unit.update.frozen && IsWhole(unit)) continue;
     const int64_t shards = parallel_.shards();
     const int64_t share = (unit.elements + shards - 1) / shards;
     const int64_t page = PageElements(unit.master_dtype);
@@ -235,8 +237,8 @@ int64_t Parameters::AlignElements(bool of_matrices) const {
                                           : kAlignElements;
 }
 
-bool Parameters::IsWhole(const Unit& unit, const ParametersOptions& options) const {
-  return parallel_.zero < 3 || !unit.of_matrices || unit.elements < options.persistent_elements;
+bool Parameters::IsWhole(const Unit& unit) const {
+  return parallel_.zero < 3 || !unit.of_matrices || unit.elements < persistent_elements_;
 }
 
 // Master weights that passes do not read rest with the moments.
@@ -244,68 +246,80 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
   TierChooser optimizer(options.offload.optimizer()), parameter(options.offload.parameter());
   for (Unit& unit : units_) {
     const Parameter& first = all_[unit.parameters[0]];
-    const int64_t elements = unit.shard_elements > 0 ? unit.shard_elements : unit.elements;
+    const int64_t elements = unit.own_elements();
     const bool streamed =
-        unit.shard_elements > 0
+        unit.sharded()
             ? unit.shard_elements % PageElements(unit.master_dtype) == 0 && unit.of_matrices
             : first.streamed();
-    if (!streamed) continue;
-    const bool whole = unit.shard_elements > 0 && IsWhole(unit, options);
-    unit.optimizer_tier = optimizer.Next(elements);
+    // What ZeRO leaves whole on every rank stays on the device.
+    if (!streamed || (parallel_.zero > 0 && !unit.sharded())) continue;
+    const bool whole = unit.sharded() && IsWhole(unit);
+    if (!unit.update.frozen) unit.optimizer_tier = optimizer.Next(elements);
     unit.weight_tier = whole ? unit.optimizer_tier : parameter.Next(elements);
     unit.master_tier = unit.rounds() ? unit.optimizer_tier : unit.weight_tier;
     // The page that the last parameter ends on.
     const bool leaves = unit.optimizer_tier != v1::DEVICE || unit.weight_tier != v1::DEVICE;
-    if (leaves && unit.shard_elements == 0)
+    if (leaves && !unit.sharded())
       unit.elements = AlignUp(unit.elements, PageElements(unit.master_dtype));
   }
 }
 
 // Rows of two tables are added before they are rounded, so these stay as they are.
-kernels::DType Parameters::ReadAs(const Parameter& parameter) const {
-  const TensorRole role = parameter.first().role;
-  const bool added = has_positions_ && (role == TensorRole::kTokenEmbedding ||
-                                        role == TensorRole::kPositionEmbedding);
-  const kernels::DType type = precisions_.ReadAs(role, parameter.layer, tied_);
-  const bool shorter = kernels::SizeOf(type) < kernels::SizeOf(parameter.dtype);
-  return parameter.is_matrix() && !added && shorter ? type : parameter.dtype;
+kernels::DType Parameters::ReadAs(const Tensor& tensor) const {
+  const kernels::DType master = MasterOf(tensor);
+  if (!rounds_ || tensor.shape.size() < 2) return master;
+  const bool added = has_positions_ && (tensor.role == TensorRole::kTokenEmbedding ||
+                                        tensor.role == TensorRole::kPositionEmbedding);
+  const kernels::DType type =
+      precisions_.ReadAs(tensor.role, static_cast<int>(tensor.layer), tied_);
+  return !added && kernels::SizeOf(type) < kernels::SizeOf(master) ? type : master;
+}
+
+kernels::DType Parameters::MasterOf(const Tensor& tensor) const {
+  return tensor.shape.size() >= 2 ? matrices_ : kernels::DType::kF32;
+}
+
+kernels::DType Parameters::WeightsOf(const Tensor& tensor) const {
+  return IsFrozen(tensor) ? ReadAs(tensor) : MasterOf(tensor);
 }
 
 void Parameters::ChooseTypes() {
-  for (Unit& unit : units_) unit.dtype = ReadAs(all_[unit.parameters[0]]);
+  for (Unit& unit : units_) unit.dtype = ReadAs(all_[unit.parameters[0]].first());
+}
+
+void Parameters::PlaceWeights(Unit* unit, Graph* graph) {
+  const auto weight = [](Parameter& parameter) -> int& { return parameter.weight; };
+  const auto rounded = [](Parameter& parameter) -> int& { return parameter.rounded; };
+  if (unit->sharded()) {
+    if (!IsWhole(*unit)) return;
+    unit->weights =
+        AddRegion("weights", v1::PARAMETER, v1::DEVICE, *unit, unit->dtype, unit->elements, graph);
+    return AddViews(weight, "weights", *unit, unit->weights, graph);
+  }
+  unit->weights = AddWeights("weights", unit->master_tier, *unit, unit->master_dtype, graph);
+  AddViews(weight, "weights", *unit, unit->weights, graph);
+  if (!unit->rounds()) return;
+  unit->rounded = AddWeights("rounded", unit->weight_tier, *unit, unit->dtype, graph);
+  AddViews(rounded, "rounded", *unit, unit->rounded, graph);
 }
 
 void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* graph) {
-  const auto region = [&](const char* kind, v1::Tier tier, const Unit& unit, kernels::DType dtype) {
-    return AddRegion(kind, v1::PARAMETER, tier, unit, dtype,
-                     sharded ? unit.shard_elements : unit.elements, graph);
-  };
-  const auto weight = [](Parameter& parameter) -> int& { return parameter.weight; };
-  const auto rounded = [](Parameter& parameter) -> int& { return parameter.rounded; };
-  for (Unit& unit : units_) {
-    if (!sharded) {
-      unit.weights = region("weights", unit.master_tier, unit, unit.master_dtype);
-      AddViews(weight, "weights", unit, unit.weights, graph);
-      if (!unit.rounds()) continue;
-      unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
-      AddViews(rounded, "rounded", unit, unit.rounded, graph);
-    } else if (IsWhole(unit, options)) {
-      unit.weights =
-          AddRegion("weights", v1::PARAMETER, v1::DEVICE, unit, unit.dtype, unit.elements, graph);
-      AddViews(weight, "weights", unit, unit.weights, graph);
-    }
-  }
+  for (Unit& unit : units_) PlaceWeights(&unit, graph);
   if (!options.with_optimizer) return;
   if (!sharded) {
     for (int moment = 0; moment < moment_count_; ++moment) {
-      for (Unit& unit : units_) PlaceMoment(moment, &unit, graph);
+      for (Unit& unit : units_) {
+        if (!unit.update.frozen) PlaceMoment(moment, &unit, graph);
+      }
     }
     return;
   }
   for (Unit& unit : units_) {
-    unit.master = region("master", unit.master_tier, unit, unit.master_dtype);
+    if (!unit.sharded()) continue;
+    unit.master = AddWeights("master", unit.master_tier, unit, unit.master_dtype, graph);
     if (unit.rounds() && unit.weights == kNone)
-      unit.rounded = region("rounded", unit.weight_tier, unit, unit.dtype);
+      unit.rounded = AddWeights("rounded", unit.weight_tier, unit, unit.dtype, graph);
+    if (unit.update.frozen) continue;
     for (int moment = 0; moment < moment_count_; ++moment) PlaceMoment(moment, &unit, graph);
     if (const auto residual = ResidualOf(all_[unit.parameters[0]].first()))
       unit.residual =
@@ -315,13 +329,13 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
 
 std::optional<kernels::DType> Parameters::ResidualOf(const Tensor& tensor) const {
   const bool shared = tensor.role == TensorRole::kTokenEmbedding && parallel_.groups.tied != kNone;
-  return tensor.shape.size() >= 2 && !shared ? residuals_ : std::nullopt;
+  const bool has = tensor.shape.size() >= 2 && !shared && !IsFrozen(tensor);
+  return has ? residuals_ : std::nullopt;
 }
 
 // Where it is on NVMe its scales are on the host: few, and no pages.
 void Parameters::PlaceMoment(int moment, Unit* unit, Graph* graph) {
-  const bool sharded = unit->shard_elements > 0;
-  const int64_t elements = sharded ? unit->shard_elements : unit->elements;
+  const int64_t elements = unit->own_elements();
   const int home = AddRegion(kMomentNames[moment], v1::OPTIMIZER, unit->optimizer_tier, *unit,
                              unit->moment_dtype, elements, graph);
   int scales = kNone;
@@ -330,7 +344,7 @@ void Parameters::PlaceMoment(int moment, Unit* unit, Graph* graph) {
     scales = AddRegion(kScalesNames[moment], v1::OPTIMIZER, tier, *unit, kernels::DType::kF32,
                        BlocksOf(elements, moment_block_), graph);
   }
-  if (sharded) {
+  if (unit->sharded()) {
     unit->moments.numbers[moment] = home;
     unit->moments.scales[moment] = scales;
     return;
@@ -348,6 +362,11 @@ int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, 
                      .shape = {elements},
                      .lifetime = v1::PERSISTENT,
                      .tier = tier});
+}
+
+int Parameters::AddWeights(const char* kind, v1::Tier tier, const Unit& unit, kernels::DType dtype,
+                           Graph* graph) const {
+  return AddRegion(kind, v1::PARAMETER, tier, unit, dtype, unit.own_elements(), graph);
 }
 
 void Parameters::AddViews(absl::FunctionRef<int&(Parameter&)> field, const char* name,

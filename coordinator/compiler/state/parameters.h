@@ -4,21 +4,20 @@
 // parameter, so that one product computes all of them. Checkpoints see single tensors through the
 // state manifest.
 //
-// Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053): the first product of a block is split
-// by its outputs, the second by its inputs, tables by the vocabulary; the rest is whole on every
-// rank.
+// Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) splits the first product of a block by
+// its outputs, the second by its inputs, tables by the vocabulary; ranks have the rest whole.
 //
 // Without ZeRO the parameters of a layer share one buffer a kind (weights, first_moment), norms
 // and biases another where their weights are of another type than the matrices'. With it
 // (Rajbhandari et al. 2020, arXiv 1910.02054) parameters of one kind form a unit, a region that all
 // ranks of the "shard" group hold together: each has its own piece of master weights and moments,
-// and the whole weights either always (stage 1, 2 and small units of stage 3) or gathered for each
-// use.
+// and the whole weights always (stage 1, 2 and small units of stage 3) or gathered for each use.
 //
 // With layout.parameter_format bf16 or f16 matrices have 16 bits where passes read them (mixed
 // precision, Micikevicius et al. 2017, arXiv 1710.03740), and the f32 master that they are rounded
 // from lies with the moments. Products would round it so themselves, so no number changes; matrices
-// of products in another precision stay as their masters are.
+// of products in another precision stay as their masters are. What is frozen (TensorUpdate) has
+// these weights only, whole on each rank that reads them whole.
 //
 // There are as many moments as the optimizer's rule keeps. With layout.moments_format bf16 or int8
 // those of matrices rest in that. The scales of int8 blocks lie in buffers of their own; matrices
@@ -118,7 +117,7 @@ struct Unit {
   v1::Tier weight_tier = v1::DEVICE;     // where that rests which passes prefetch ...
   v1::Tier master_tier = v1::DEVICE;     // ... what the optimizer updates ...
   v1::Tier optimizer_tier = v1::DEVICE;  // ... and the moments
-  // With ZeRO: this rank's piece, elements / shards of it.
+  // With ZeRO: this rank's piece, elements / shards of it; 0 where every rank keeps all.
   int64_t shard_elements = 0;
   int master = kNone;
   // The copy of the master in `dtype` that lasts from step to step (with ZeRO this rank's piece of
@@ -130,8 +129,9 @@ struct Unit {
   // worth (layout.residual_format).
   int residual = kNone;
   Sums sums;
-  bool of_matrices = true;                             // else of norms and biases
-  TensorUpdate update;                                 // with ZeRO that of all its parameters
+  bool of_matrices = true;  // else of norms and biases
+  // With ZeRO that of all its parameters; without ZeRO only `frozen` is that of all.
+  TensorUpdate update;
   kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
   kernels::DType master_dtype = kernels::DType::kF32;  // of those that the optimizer updates
   kernels::DType gradient = kernels::DType::kF32;
@@ -139,6 +139,8 @@ struct Unit {
   bool tile = false;                                   // a tile of a matrix, alone
 
   bool rounds() const { return dtype != master_dtype; }
+  bool sharded() const { return shard_elements > 0; }
+  int64_t own_elements() const { return sharded() ? shard_elements : elements; }
   bool in_blocks() const { return moment_dtype == kernels::DType::kU8; }
 };
 
@@ -146,6 +148,9 @@ struct Unit {
 constexpr int64_t BlocksOf(int64_t elements, int64_t block) {
   return (elements + block - 1) / block;
 }
+
+// Which of the chunks uses the tensor; their number where none does.
+int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks);
 
 struct ParametersOptions {
   bool with_optimizer = true;
@@ -174,13 +179,20 @@ class Parameters {
 
   const std::vector<Parameter>& all() const { return all_; }
   const std::vector<Unit>& units() const { return units_; }
+  // Whether a tensor of the model, perhaps of another stage, is frozen.
+  bool freezes() const { return freezes_; }
   // Whether the optimizer updates any that are shorter than f32.
   bool has_short() const { return matrices_ != kernels::DType::kF32; }
   // Elements of a moment in U8 that share a scale; 0: there are no such moments.
   int64_t moment_block() const { return moment_block_; }
-  // The type of the tensor's moments; the tensor may be on another stage.
+  // What follows for a tensor that may be on another stage: whether it is frozen, the type of its
+  // weights in the state, and of its moments.
+  bool IsFrozen(const Tensor& tensor) const {
+    return UpdateOf(optimizer_, model_.config, tensor).frozen;
+  }
+  kernels::DType WeightsOf(const Tensor& tensor) const;
   kernels::DType MomentsOf(const Tensor& tensor) const {
-    return tensor.shape.size() >= 2 ? moments_ : kernels::DType::kF32;
+    return tensor.shape.size() >= 2 && !IsFrozen(tensor) ? moments_ : kernels::DType::kF32;
   }
   // The type of the residual of the tensor's gradient, where there is one: not of a table that two
   // stages share, whose gradients differ. The tensor may be on another stage.
@@ -188,6 +200,10 @@ class Parameters {
   // How the weights of a unit travel that is gathered for each use: null as passes read them.
   const kernels::FormatRow* GathersOf(const Unit& unit) const {
     return unit.of_matrices && !unit.tile && unit.weights == kNone ? gathers_ : nullptr;
+  }
+  // False for a frozen weight, its gathered copy or its part.
+  bool Trains(const Slice& weight, const Graph& graph) const {
+    return !all_[graph.values[weight.value].parameter].update.frozen;
   }
   // Index of the parameter that starts with the tensor of this role; kNone when there is none.
   int Find(TensorRole role, int layer = kNone) const;
@@ -201,29 +217,37 @@ class Parameters {
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   void ChooseTiers(const ParametersOptions& options);
   void ChooseTypes();
-  // The type that passes read the matrix in, where weights are rounded.
-  kernels::DType ReadAs(const Parameter& parameter) const;
-  bool IsWhole(const Unit& unit, const ParametersOptions& options) const;
+  // The type of the tensor as the optimizer updates it, and as passes read it where weights are
+  // rounded.
+  kernels::DType MasterOf(const Tensor& tensor) const;
+  kernels::DType ReadAs(const Tensor& tensor) const;
+  bool IsWhole(const Unit& unit) const;
   // Elements of whole pages of all types that a unit may have.
   int64_t PageElements(kernels::DType master) const;
   // Parameters of a unit and shards of it begin at multiples of at least so many elements.
   int64_t AlignElements(bool of_matrices) const;
+  void PlaceWeights(Unit* unit, Graph* graph);
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
   // Places one of the moments of a unit, and the scales of its blocks if it has any.
   void PlaceMoment(int moment, Unit* unit, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 kernels::DType dtype, int64_t elements, Graph* graph) const;
+  // Of the elements that this rank keeps.
+  int AddWeights(const char* kind, v1::Tier tier, const Unit& unit, kernels::DType dtype,
+                 Graph* graph) const;
   // `field` gives the member of a parameter that the value of its view is written to.
   void AddViews(absl::FunctionRef<int&(Parameter&)> field, const char* name, const Unit& unit,
                 int region, Graph* graph);
   void AddScaleViews(int moment, const Unit& unit, int region, Graph* graph);
 
+  const Model& model_;
   const Parallel& parallel_;
-  const int64_t tile_bytes_;
+  const int64_t tile_bytes_, persistent_elements_;
   const kernels::DType matrices_, gradients_;
   const Precisions precisions_;
   const bool rounds_, has_positions_, tied_;
   const v1::OptimizerSpec optimizer_;
+  const bool freezes_;
   const int moment_count_;
   const kernels::DType moments_;
   const int64_t moment_block_;

@@ -365,7 +365,13 @@ void Flow::SumSquares(int i) {
     const std::vector<SquareTerm>& more = values_.squares(piece.value.squares);
     terms.insert(terms.end(), more.begin(), more.end());
   }
-  if (first) return Function(i);
+  if (first) {
+    total = values_.Constant();
+    total.kind = Value::kSquares;
+    total.squares = values_.AddSquares({});
+    total.zero = true;
+    return Write(At(i, 1), total, i);
+  }
   total.squares = values_.AddSquares(std::move(terms));
   Write(At(i, 1), total, i);
 }

@@ -8,6 +8,7 @@
 #include "kernels/op.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/instruction/refuse.h"
+#include "proto/check/value/state.h"
 #include "proto/program/grid.h"
 
 namespace terrace::check {
@@ -21,6 +22,13 @@ constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5, kStep = 6;
 constexpr uint32_t kNamedMax = 1 << 20;
 // The schedule of lm_head_loss_grad, cross_entropy_grad and grad_scale.
 constexpr int kHeadSchedule = 6, kEntropySchedule = 3, kScaleSchedule = 3;
+
+bool Trains(const v1::Program& program) {
+  const std::set<std::string> frozen = FrozenTensors(program);
+  return std::any_of(program.state().begin(), program.state().end(), [&](const auto& range) {
+    return range.kind() == v1::WEIGHT && !frozen.contains(range.tensor());
+  });
+}
 
 const char* KindText(Value::Kind kind) {
   if (kind == Value::kScale) return "grad_scale made";
@@ -44,6 +52,7 @@ Gradients::Gradients(const v1::Program& program, const StateIndex& state,
       train_(train),
       flow_(flow),
       shared_(shared),
+      trains_(Trains(program)),
       all_micro_batches_(MarksBelow(program.rules().micro_batches())),
       used_(program.buffers_size()) {}
 

@@ -85,6 +85,7 @@ class Gradients {
   const CheckedSequence& train_;
   const Flow& flow_;
   std::map<std::string, StageFacts::Shared>* const shared_;
+  const bool trains_;                     // any weight of this stage
   const Marks all_micro_batches_;         // each once
   std::vector<ByteMap> used_;             // by buffer: the optimizer op that took what is there
   std::map<int, double> shared_squares_;  // by squared norm: the part of the squares it counts

@@ -65,11 +65,13 @@ absl::Status Gradients::CheckSquares(int i) {
   absl::Status status;
   const Access& squares = *train_.instructions[i].Find(0);
   flow_.ForEach(squares, [&](const ByteRange& bytes, const Value& value) {
-    if (!status.ok() || value.zero) return;
+    if (!status.ok() || (value.zero && trains_)) return;
+    // A stage that trains nothing has no squares, and takes the sum of the others'.
+    const bool of_others = value.foreign && trains_;
     const auto what = [&] { return What(i, 0, bytes.begin); };
     if (value.spoiled_by >= 0) {
       status = Refuse(what, SpoiledText(train_, value));
-    } else if (value.kind != Value::kSquares) {
+    } else if (value.kind != Value::kSquares || of_others) {
       status = Refuse(what, "which is no sum of squares");
     } else if (program_.stages() > 1 && !CoversAllStages(program_, value.pipeline_group)) {
       status = Refuse(what, "squares that were not summed over PIPELINE, all stages");

@@ -411,6 +411,27 @@ absl::Status CheckResiduals(const v1::Program& program,
   return Refuse(RangeText(*held.begin()->second), ": no initializer tells of it");
 }
 
+v1::DType F32Where0(v1::DType type) { return type == v1::DTYPE_UNSPECIFIED ? v1::F32 : type; }
+
+// Weights have the type that checkpoints announce, and of what is frozen there is nothing else.
+absl::Status CheckWeightTypes(const v1::Program& program) {
+  std::map<std::string, const v1::Initializer*> initializers;
+  for (const v1::Initializer& init : program.initializers()) initializers[init.tensor()] = &init;
+  for (const v1::StateRange& range : program.state()) {
+    const auto found = initializers.find(range.tensor());
+    if (found == initializers.end()) continue;
+    if (range.kind() == v1::WEIGHT) {
+      const v1::DType type = F32Where0(found->second->weights());
+      if (range.dtype() == type) continue;
+      return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
+                    " is not what its initializer says, ", v1::DType_Name(type));
+    }
+    if (found->second->frozen())
+      return Refuse(RangeText(range), ": its initializer says that the tensor is frozen");
+  }
+  return absl::OkStatus();
+}
+
 // Which moment it is, or is the scales of; -1 of anything else.
 int MomentIndex(v1::StateKind kind) {
   if (kind == v1::FIRST_MOMENT || kind == v1::FIRST_MOMENT_SCALES) return 0;
@@ -427,9 +448,8 @@ absl::Status CheckMomentTypes(const v1::Program& program) {
                   kernels::kLeastBlock, " to ", kernels::kInt8Block);
   }
   std::map<std::string, v1::DType> types;
-  for (const v1::Initializer& init : program.initializers()) {
-    types[init.tensor()] = init.moments() == v1::DTYPE_UNSPECIFIED ? v1::F32 : init.moments();
-  }
+  for (const v1::Initializer& init : program.initializers())
+    types[init.tensor()] = F32Where0(init.moments());
   const kernels::OptimizerRow& rule = kernels::RowOf(DecodeRule(program.rules().optimizer()));
   for (const v1::StateRange& range : program.state()) {
     if (MomentIndex(range.kind()) >= rule.moments) {
@@ -478,6 +498,14 @@ Rows RowsIn(const v1::StateRange& range) {
           .stride_bytes = range.row_stride() * element_bytes};
 }
 
+std::set<std::string> FrozenTensors(const v1::Program& program) {
+  std::set<std::string> frozen;
+  for (const v1::Initializer& init : program.initializers()) {
+    if (init.frozen()) frozen.insert(init.tensor());
+  }
+  return frozen;
+}
+
 Rows FilledBytes(const v1::StateRange& range) {
   if (range.shard_elements() == 0) return RowsIn(range);
   return {.row_bytes = range.shard_elements() * ElementBytes(range)};
@@ -496,6 +524,7 @@ absl::Status CheckState(const v1::Program& program) {
   }
   RETURN_IF_ERROR(CheckMemoryOnce(program));
   RETURN_IF_ERROR(CheckInitializers(program, weights));
+  RETURN_IF_ERROR(CheckWeightTypes(program));
   RETURN_IF_ERROR(CheckMomentTypes(program));
   RETURN_IF_ERROR(CheckResiduals(program, weights));
   for (const v1::RopeTable& table : program.rope_tables())

@@ -12,6 +12,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "proto/check/value/ranges.h"
@@ -28,6 +31,9 @@ absl::Status CheckState(const v1::Program& program);
 // Where the rectangle lies: bytes of the buffer or, with shards, of the region. REQUIRES:
 // CheckState passed (and so for the next).
 Rows RowsIn(const v1::StateRange& range);
+
+// Names of those that no step may change.
+std::set<std::string> FrozenTensors(const v1::Program& program);
 
 // The bytes of the buffer that hold the range once the state was filled: padding is zero, so a
 // shard is filled as a whole.

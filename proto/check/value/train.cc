@@ -16,6 +16,7 @@
 #include "proto/check/value/lasting.h"
 #include "proto/check/value/ranges.h"
 #include "proto/check/value/residuals.h"
+#include "proto/check/value/state.h"
 #include "proto/check/value/weights.h"
 #include "proto/program/grid.h"
 #include "proto/program/sequences.h"
@@ -274,12 +275,13 @@ absl::StatusOr<StageFacts> CheckTraining(const v1::Program& program,
     RETURN_IF_ERROR(CheckPersistentWrites(program, state, sequence));
   }
   absl::StatusOr<StageFacts> whole = Run(program, state, sequences, false);
-  if (whole.ok() || AxisSize(program.grid(), v1::TENSOR) == 1 || !HasTransfers(sequences))
-    return whole;
+  const bool splits = AxisSize(program.grid(), v1::TENSOR) > 1 && HasTransfers(sequences);
+  if (!splits || (whole.ok() && FrozenTensors(program).empty())) return whole;
   // What comes from another stage may be split over TENSOR. All stages must agree in the end, so a
   // wrong guess is refused by one of them.
   absl::StatusOr<StageFacts> parts = Run(program, state, sequences, true);
-  return parts.ok() ? parts : whole;
+  if (whole.ok()) whole->transfers_either_way = parts.ok();
+  return parts.ok() && !whole.ok() ? parts : whole;
 }
 
 }  // namespace terrace::check

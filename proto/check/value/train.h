@@ -24,7 +24,9 @@ namespace terrace::check {
 
 // What one stage knows and the others must agree with (joint.h).
 struct StageFacts {
-  bool transfers_in_parts = false;
+  // Whether what stages send each other is split over the axis TENSOR, as far as this stage can
+  // tell: one that trains nothing may be right either way.
+  bool transfers_in_parts = false, transfers_either_way = false;
   // Weights whose gradient was summed over stages: the group, and which part of its squares this
   // stage counts.
   struct Shared {

@@ -199,6 +199,7 @@ Updates::Updates(const v1::Program& program, const StateIndex& state, const Chec
       state_(state),
       train_(train),
       flow_(flow),
+      frozen_(FrozenTensors(program)),
       updated_(program.buffers_size()) {}
 
 absl::Status Updates::Check(int i) {
@@ -334,9 +335,11 @@ absl::Status Updates::CheckWeight(const Held& weight, const std::string& where) 
   const bool sharded = state_.shard_elements(weight.buffer) > 0;
   state_.ForEach(weight.buffer, sharded ? 0 : bytes.begin, sharded ? INT64_MAX : bytes.end,
                  [&](const v1::StateRange& range) {
-                   if (range.kind() == v1::WEIGHT) return;
-                   status =
-                       Refuse(where, ": byte ", range.offset(), " of ", buffer, " is no weight");
+                   if (range.kind() != v1::WEIGHT)
+                     status =
+                         Refuse(where, ": byte ", range.offset(), " of ", buffer, " is no weight");
+                   if (frozen_.contains(range.tensor()))
+                     status = Refuse(where, ": updates '", range.tensor(), "', which is frozen");
                  });
   RETURN_IF_ERROR(status);
   updated_[weight.buffer].ForEach(bytes, [&](const ByteRange& piece, int value) {
@@ -478,7 +481,7 @@ absl::Status Updates::CheckHome(const v1::StateRange& range) const {
 
 absl::Status Updates::CheckComplete() const {
   for (const v1::StateRange& range : program_.state()) {
-    if (range.kind() != v1::WEIGHT) continue;
+    if (range.kind() != v1::WEIGHT || frozen_.contains(range.tensor())) continue;
     absl::Status status;
     const Rows rows = FilledBytes(range);
     for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
@@ -494,7 +497,8 @@ absl::Status Updates::CheckComplete() const {
     RETURN_IF_ERROR(status);
   }
   for (const v1::StateRange& range : program_.state()) {
-    if (range.kind() != v1::RESIDUAL) RETURN_IF_ERROR(CheckHome(range));
+    if (range.kind() != v1::RESIDUAL && !frozen_.contains(range.tensor()))
+      RETURN_IF_ERROR(CheckHome(range));
   }
   return absl::OkStatus();
 }

@@ -82,7 +82,7 @@ class Updates {
   // no element was updated before, and each goes with its own moments. Of a copy: what it writes
   // over state is that state, updated.
   absl::Status Check(int i);
-  // After all: no weight was left out, and no update stayed in a copy.
+  // After all: no weight that is trained was left out, and no update stayed in a copy.
   absl::Status CheckComplete() const;
 
  private:
@@ -112,6 +112,7 @@ class Updates {
   const StateIndex& state_;
   const CheckedSequence& train_;
   const Flow& flow_;
+  const std::set<std::string> frozen_;
   std::vector<ByteMap> updated_;       // by buffer
   std::map<std::string, Rate> rates_;  // by tensor
 };

@@ -32,11 +32,20 @@ RECIPES = {
     "label_smoothing": {"label_smoothing": 0.1},
     "z_loss": {"z_loss": 1e-2},
     "both_terms": {"label_smoothing": 0.2, "z_loss": 1e-3},
+    "last_layer_trained": {"groups": {"*": {"frozen": True}, "*.1.*": {"frozen": False}}},
+    "first_layer_trained": {"groups": {"*": {"frozen": True}, "*.0.*": {"frozen": False}}},
+    "attention_frozen": {"groups": {"*attn*": {"frozen": True}, "*.mlp.*": {"lr_scale": 0.5}}},
+    # Of gpt2 the table of positions is trained, and the head is the frozen table.
+    "tables_frozen": {"groups": {"*wte*": {"frozen": True}, "*embed_tokens*": {"frozen": True},
+                                 "*lm_head*": {"frozen": True}}},
+    # Of llama, which has no biases, the norms.
+    "biases_trained": {"groups": {"*": {"frozen": True}, "*.bias": {"frozen": False},
+                                  "*layernorm*": {"frozen": False}}},
 }
 
 
 def update_of(name, parameter, recipe, layers):
-    """(rate, weight decay) of a parameter. Layers as in BEiT's optimizer factory."""
+    """(rate, weight decay) of a parameter, None where it is frozen. Layers as in BEiT's optimizer factory."""
     rate, decay = 1.0, ADAMW["weight_decay"] if parameter.dim() >= 2 else 0.0
     if "layer_decay" in recipe:
         layer = re.search(r"\.(?:h|layers)\.(\d+)\.", name)
@@ -44,6 +53,8 @@ def update_of(name, parameter, recipe, layers):
         depth = layers - int(layer[1]) if layer else layers + 1 if embedding else 0
         rate = recipe["layer_decay"] ** depth
     matching = [g for pattern, g in recipe.get("groups", {}).items() if fnmatch.fnmatchcase(name, pattern)]
+    if matching and matching[-1].get("frozen", False):
+        return None
     if matching:
         rate *= matching[-1].get("lr_scale", 1.0)
         decay = matching[-1].get("weight_decay", decay)
@@ -62,7 +73,11 @@ def train(model, tokens, targets, recipe):
     """On one batch at a constant rate. Clipping multiplies by min(1, clip / norm), as in make_goldens.py."""
     groups = []
     for name, parameter in model.named_parameters():
-        rate, decay = update_of(name, parameter, recipe, model.config.num_hidden_layers)
+        update = update_of(name, parameter, recipe, model.config.num_hidden_layers)
+        parameter.requires_grad = update is not None
+        if update is None:
+            continue
+        rate, decay = update
         groups.append({"params": [parameter], "lr": rate * ADAMW["lr"], "weight_decay": decay})
     optimizer = torch.optim.AdamW(groups, betas=ADAMW["betas"], eps=ADAMW["eps"])
     losses = []
@@ -70,8 +85,9 @@ def train(model, tokens, targets, recipe):
         model.zero_grad()
         loss = loss_of(model, tokens, targets, recipe)
         loss.backward()
-        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()))
-        for parameter in model.parameters():
+        trained = [p for p in model.parameters() if p.requires_grad]
+        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in trained))
+        for parameter in trained:
             parameter.grad.mul_(min(1.0, CLIP / norm))
         optimizer.step()
         losses.append(loss.item())

@@ -86,6 +86,41 @@ TEST(ParameterGroupsTest, TensorsOfOneProductAreUpdatedAlike) {
   EXPECT_THAT(ParameterGroupProblems(optimizer, Llama()), IsEmpty());
 }
 
+TEST(ParameterGroupsTest, WhatIsFrozenIsNotTrainedAndCountsSo) {
+  v1::OptimizerSpec optimizer = Optimizer();
+  Add("*", 1, &optimizer)->set_frozen(true);
+  EXPECT_THAT(ParameterGroupProblems(optimizer, Llama()),
+              ElementsAre(HasSubstr("got every tensor frozen, must leave something to train")));
+  Add("model.layers.1.mlp.*", 0.5, &optimizer);
+  EXPECT_THAT(ParameterGroupProblems(optimizer, Llama()), IsEmpty());
+  EXPECT_TRUE(Of("model.norm.weight", optimizer).frozen);
+  EXPECT_EQ(Of("model.layers.1.mlp.up_proj.weight", optimizer), (TensorUpdate{0.5, 0.1}));
+  EXPECT_EQ(FrozenParameters(optimizer, Llama()), Llama().Parameters() - 3 * 32 * 48);
+  EXPECT_EQ(FirstTrainedLayer(optimizer, Llama()), 1);
+  const auto lines = ParameterGroupLines(optimizer, Llama());
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(lines[0].frozen());
+  EXPECT_FALSE(lines[1].frozen());
+}
+
+TEST(ParameterGroupsTest, TrainingCountsNoGradientsOfWhatIsFrozen) {
+  constexpr int64_t kSequence = 16;
+  const Model model = Llama();
+  const double all = FlopsPerToken(model, kSequence);
+  v1::OptimizerSpec optimizer = Optimizer();
+  EXPECT_EQ(TrainingFlopsPerToken(optimizer, model, kSequence), all);
+  Add("*mlp*", 1, &optimizer)->set_frozen(true);
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(optimizer, model, kSequence), all - 2.0 * 6 * 32 * 48);
+  // The head alone: everything else has a forward pass only.
+  optimizer.clear_groups();
+  Add("*", 1, &optimizer)->set_frozen(true);
+  Add("lm_head.weight", 1, &optimizer);
+  const double head = 32.0 * model.config.vocabulary;
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(optimizer, model, kSequence),
+                   (all - 6 * head) / 3 + 6 * head);
+  EXPECT_EQ(FirstTrainedLayer(optimizer, model), model.config.layers);
+}
+
 TEST(ParameterGroupsTest, LinesCountEachTensorOnce) {
   v1::OptimizerSpec optimizer = Optimizer();
   optimizer.set_layer_decay(0.5);

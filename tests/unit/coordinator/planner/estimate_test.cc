@@ -7,7 +7,9 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/compiler/compile.h"
 #include "coordinator/hardware/cluster.h"
 #include "coordinator/hardware/profiles.h"
@@ -121,6 +123,43 @@ TEST(EstimateTest, BytesAreNearTheArenasOfAGridOfLayouts) {
     }
   }
   EXPECT_LT(sum / count, 0.02);
+}
+
+// Frozen below some layer, and everything but some matrices of each layer: within 15 %.
+TEST(EstimateTest, BytesOfFrozenModelsAreNearTheArenasToo) {
+  const Model model = BuildModel(*ParseModelConfig(FindPreset("qwen3-0.6b")->config_json, 256));
+  for (const std::vector<const char*>& frozen :
+       {std::vector<const char*>{"*embed*", "model.layers.?.*", "model.layers.1[0-9].*"},
+        std::vector<const char*>{"*embed*", "*self_attn*"}, std::vector<const char*>{"*mlp*"}}) {
+    v1::JobSpec spec = TinySpec();
+    spec.mutable_data()->set_sequence_length(256);
+    for (const char* match : frozen) {
+      v1::ParameterGroup* group = spec.mutable_train()->mutable_optimizer()->add_groups();
+      group->set_match(match);
+      group->set_frozen(true);
+    }
+    const Estimator estimator(spec, model);
+    for (const char* parameters : {"f32", "bf16"}) {
+      for (const uint32_t zero : {0, 1, 2, 3}) {
+        v1::Layout layout = TinyLayout({.precision = "bf16"});
+        layout.set_data_parallel(zero > 0 ? 4 : 1);
+        layout.set_zero_stage(zero);
+        layout.set_micro_batch(4);
+        layout.set_micro_batches(4);
+        layout.set_recompute(zero % 2 == 0 ? "block" : "none");
+        layout.set_parameter_format(parameters);
+        layout.set_bucket_bytes(int64_t{25} << 20);
+        layout = Completed(layout);
+        SCOPED_TRACE(absl::StrCat(frozen.back(), " ", layout.ShortDebugString()));
+        const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+        ASSERT_TRUE(programs.ok()) << programs.status();
+        const double ratio = static_cast<double>(estimator.DeviceBytes(layout)) /
+                             static_cast<double>(programs->at(0).arenas(0).bytes());
+        EXPECT_GT(ratio, 0.85);
+        EXPECT_LT(ratio, 1.15);
+      }
+    }
+  }
 }
 
 // Of what rests, waits or travels in fewer bits.
