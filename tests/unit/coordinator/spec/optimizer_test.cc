@@ -122,16 +122,20 @@ TEST(OptimizerSpecTest, GroupsAreReadInTheirOrder) {
 TEST(OptimizerSpecTest, WrongGroupsAreNamed) {
   EXPECT_THAT(ErrorOf("optimizer: {groups: [a]}"), HasSubstr("train.optimizer.groups: got"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": 2}}"),
-              HasSubstr("must be a mapping of lr_scale, weight_decay or both"));
+              HasSubstr("must be a mapping of lr_scale, weight_decay or frozen"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {}}}"),
-              HasSubstr("must be a mapping of lr_scale, weight_decay or both"));
+              HasSubstr("must be a mapping of lr_scale, weight_decay or frozen"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {lr_scale: 0}}}"),
               HasSubstr("train.optimizer.groups.*.bias.lr_scale: got \"0\", must be a number above "
                         "0, at most 1000"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {weight_decay: -1}}}"),
               HasSubstr("weight_decay: got \"-1\", must be a number from 0 to 10"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {lr_scal: 1}}}"),
-              HasSubstr("must be lr_scale or weight_decay; try lr_scale"));
+              HasSubstr("must be lr_scale, weight_decay or frozen; try lr_scale"));
+  EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {frozen: 1}}}"),
+              HasSubstr("frozen: got \"1\", must be true or false"));
+  EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {frozen: true, weight_decay: 0}}}"),
+              HasSubstr("got frozen beside how it is trained, must be one or the other"));
   EXPECT_THAT(ErrorOf("optimizer: {layer_decay: 1.5}"),
               HasSubstr("train.optimizer.layer_decay: got \"1.5\""));
 }
