@@ -15,7 +15,7 @@
 #include "base/status_macros.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/rendezvous_matching.h"
-#include "proto/check/value/state.h"
+#include "proto/check/value/announced.h"
 #include "proto/program/grid.h"
 
 namespace terrace::check {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "proto/check/value/state.h"
+#include "proto/check/value/announced.h"
 #include "proto/program/allocation_events.h"
 #include "proto/program/state_layout.h"
 #include "worker/checkpoint/convert.h"

@@ -8,7 +8,7 @@
 #include "kernels/op.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/instruction/refuse.h"
-#include "proto/check/value/state.h"
+#include "proto/check/value/announced.h"
 #include "proto/program/grid.h"
 
 namespace terrace::check {

@@ -4,21 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "base/strings.h"
-#include "kernels/format.h"
-#include "kernels/optimizer_rule.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/instruction/structure.h"
+#include "proto/check/value/announced.h"
 #include "proto/program/grid.h"
-#include "proto/program/op_codec.h"
 #include "proto/program/state_layout.h"
 
 namespace terrace::check {
@@ -31,20 +27,6 @@ int64_t ElementBytes(const v1::StateRange& range) {
 }
 
 uint32_t SplitBlock(const v1::StateRange& range) { return std::max(1u, range.split_block()); }
-
-std::string RangeText(const v1::StateRange& range) {
-  return absl::StrCat("state ", v1::StateKind_Name(range.kind()), " of '", range.tensor(), "'");
-}
-
-// -1 when a size is not positive or the product too large.
-int64_t Elements(const RepeatedField<int64_t>& shape) {
-  int64_t elements = 1;
-  for (int64_t size : shape) {
-    if (size < 1 || size > kBytesMax / elements) return -1;
-    elements *= size;
-  }
-  return elements;
-}
 
 absl::Status CheckPersistent(const v1::Program& program, uint32_t buffer,
                              const std::string& where) {
@@ -348,126 +330,6 @@ absl::Status CheckMemoryOnce(const v1::Program& program) {
   return absl::OkStatus();
 }
 
-absl::Status CheckInitializers(const v1::Program& program,
-                               const std::map<std::string, int64_t>& weights) {
-  std::set<std::string> seen;
-  for (const v1::Initializer& init : program.initializers()) {
-    const auto weight = weights.find(init.tensor());
-    if (weight == weights.end() && program.stages() == 1)
-      return Refuse("initializer of '", init.tensor(), "': there is no such weight");
-    if (!seen.insert(init.tensor()).second)
-      return Refuse("initializer of '", init.tensor(), "': is there twice");
-    if (weight != weights.end() && Elements(init.shape()) != weight->second) {
-      return Refuse("initializer of '", init.tensor(),
-                    "': its shape has other elements than the weight's ", weight->second);
-    }
-    const bool known =
-        init.kind() == v1::Initializer::CONSTANT || init.kind() == v1::Initializer::NORMAL;
-    if (!known || !std::isfinite(init.mean()) || !std::isfinite(init.stddev()) ||
-        init.stddev() < 0) {
-      return Refuse("initializer of '", init.tensor(), "': kind, mean or stddev is not valid");
-    }
-  }
-  return absl::OkStatus();
-}
-
-// What checkpoints hold of residuals follows from the initializers, too.
-absl::Status CheckResiduals(const v1::Program& program,
-                            const std::map<std::string, int64_t>& weights) {
-  std::map<std::string, const v1::StateRange*> held;
-  for (const v1::StateRange& range : program.state()) {
-    if (range.kind() == v1::RESIDUAL) held[range.tensor()] = &range;
-  }
-  const int64_t ranks = ShardCount(program.grid());
-  for (const v1::Initializer& init : program.initializers()) {
-    const auto residual = held.find(init.tensor());
-    const bool is_held = residual != held.end();
-    if (init.residual() == v1::DTYPE_UNSPECIFIED && !is_held) continue;
-    const std::string where = absl::StrCat("initializer of '", init.tensor(), "'");
-    if (init.residual() != v1::F32 && init.residual() != v1::BF16) {
-      return Refuse(where, ": type ", v1::DType_Name(init.residual()),
-                    " of its residual must be F32 or BF16");
-    }
-    if (init.shape_size() < 2)
-      return Refuse(where, ": only a matrix has a residual, it has ", init.shape_size(),
-                    " dimensions");
-    if (!is_held && weights.contains(init.tensor()))
-      return Refuse(where, ": the state has no residual of it");
-    if (!is_held) continue;
-    const v1::StateRange& range = *residual->second;
-    if (range.dtype() != init.residual()) {
-      return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
-                    " is not what its initializer says");
-    }
-    const bool same_rows = range.shape(0) == init.shape(0) * ranks;
-    if (!same_rows || !std::equal(range.shape().begin() + 1, range.shape().end(),
-                                  init.shape().begin() + 1, init.shape().end())) {
-      return Refuse(RangeText(range), ": its shape is not that of its initializer times the ",
-                    ranks, " ranks of CONTEXT and DATA_SHARD");
-    }
-    held.erase(residual);
-  }
-  if (held.empty()) return absl::OkStatus();
-  return Refuse(RangeText(*held.begin()->second), ": no initializer tells of it");
-}
-
-v1::DType F32Where0(v1::DType type) { return type == v1::DTYPE_UNSPECIFIED ? v1::F32 : type; }
-
-// Weights have the type that checkpoints announce, and of what is frozen there is nothing else.
-absl::Status CheckWeightTypes(const v1::Program& program) {
-  std::map<std::string, const v1::Initializer*> initializers;
-  for (const v1::Initializer& init : program.initializers()) initializers[init.tensor()] = &init;
-  for (const v1::StateRange& range : program.state()) {
-    const auto found = initializers.find(range.tensor());
-    if (found == initializers.end()) continue;
-    if (range.kind() == v1::WEIGHT) {
-      const v1::DType type = F32Where0(found->second->weights());
-      if (range.dtype() == type) continue;
-      return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
-                    " is not what its initializer says, ", v1::DType_Name(type));
-    }
-    if (found->second->frozen())
-      return Refuse(RangeText(range), ": its initializer says that the tensor is frozen");
-  }
-  return absl::OkStatus();
-}
-
-// Which moment it is, or is the scales of; -1 of anything else.
-int MomentIndex(v1::StateKind kind) {
-  if (kind == v1::FIRST_MOMENT || kind == v1::FIRST_MOMENT_SCALES) return 0;
-  return kind == v1::SECOND_MOMENT || kind == v1::SECOND_MOMENT_SCALES ? 1 : -1;
-}
-
-// Moments are those that the rule keeps. They rest in f32, bf16 or codes; what checkpoints hold
-// follows from the initializers, which so must say the same.
-absl::Status CheckMomentTypes(const v1::Program& program) {
-  const int64_t block = program.rules().moment_block();
-  const bool power = block > 0 && (block & (block - 1)) == 0;
-  if (block != 0 && !(power && block >= kernels::kLeastBlock && block <= kernels::kInt8Block)) {
-    return Refuse("rules: moment_block ", block, " must be 0 or a power of two from ",
-                  kernels::kLeastBlock, " to ", kernels::kInt8Block);
-  }
-  std::map<std::string, v1::DType> types;
-  for (const v1::Initializer& init : program.initializers())
-    types[init.tensor()] = F32Where0(init.moments());
-  const kernels::OptimizerRow& rule = kernels::RowOf(DecodeRule(program.rules().optimizer()));
-  for (const v1::StateRange& range : program.state()) {
-    if (MomentIndex(range.kind()) >= rule.moments) {
-      return Refuse(RangeText(range), ": the rule ", Absl(rule.name), " keeps ", rule.moments,
-                    rule.moments == 1 ? " moment" : " moments");
-    }
-    if (range.kind() != v1::FIRST_MOMENT && range.kind() != v1::SECOND_MOMENT) continue;
-    const auto type = types.find(range.tensor());
-    const bool known = range.dtype() == v1::F32 || range.dtype() == v1::BF16 ||
-                       (range.dtype() == v1::U8 && block > 0);
-    if (known && (type == types.end() || type->second == range.dtype())) continue;
-    return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
-                  known ? " is not what its initializer says"
-                        : " must be F32, BF16 or, with rules.moment_block, U8");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckRopeTable(const v1::Program& program, const v1::RopeTable& table) {
   RETURN_IF_ERROR(CheckPersistent(program, table.buffer(), "rope table"));
   const v1::Buffer& buffer = program.buffers(table.buffer());
@@ -487,6 +349,19 @@ absl::Status CheckRopeTable(const v1::Program& program, const v1::RopeTable& tab
 
 }  // namespace
 
+std::string RangeText(const v1::StateRange& range) {
+  return absl::StrCat("state ", v1::StateKind_Name(range.kind()), " of '", range.tensor(), "'");
+}
+
+int64_t Elements(const RepeatedField<int64_t>& shape) {
+  int64_t elements = 1;
+  for (int64_t size : shape) {
+    if (size < 1 || size > kBytesMax / elements) return -1;
+    elements *= size;
+  }
+  return elements;
+}
+
 Rows RowsIn(const v1::StateRange& range) {
   const int64_t element_bytes = ElementBytes(range);
   if (range.rows() == 1 || range.row_stride() == range.columns()) {
@@ -496,14 +371,6 @@ Rows RowsIn(const v1::StateRange& range) {
           .rows = range.rows(),
           .row_bytes = range.columns() * element_bytes,
           .stride_bytes = range.row_stride() * element_bytes};
-}
-
-std::set<std::string> FrozenTensors(const v1::Program& program) {
-  std::set<std::string> frozen;
-  for (const v1::Initializer& init : program.initializers()) {
-    if (init.frozen()) frozen.insert(init.tensor());
-  }
-  return frozen;
 }
 
 Rows FilledBytes(const v1::StateRange& range) {
@@ -523,10 +390,7 @@ absl::Status CheckState(const v1::Program& program) {
     if (key.second == v1::WEIGHT) weights[key.first] = Elements(ranges[0]->shape());
   }
   RETURN_IF_ERROR(CheckMemoryOnce(program));
-  RETURN_IF_ERROR(CheckInitializers(program, weights));
-  RETURN_IF_ERROR(CheckWeightTypes(program));
-  RETURN_IF_ERROR(CheckMomentTypes(program));
-  RETURN_IF_ERROR(CheckResiduals(program, weights));
+  RETURN_IF_ERROR(CheckAnnounced(program, weights));
   for (const v1::RopeTable& table : program.rope_tables())
     RETURN_IF_ERROR(CheckRopeTable(program, table));
   for (const auto& [name, holder] : program.tied()) {

@@ -12,7 +12,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,12 +27,15 @@ inline constexpr int64_t kStateRowsMax = 1 << 24;
 // REQUIRES: CheckStructure passed.
 absl::Status CheckState(const v1::Program& program);
 
+// "state WEIGHT of 'lm_head.weight'"
+std::string RangeText(const v1::StateRange& range);
+
+// -1 when a size is not positive or the product too large.
+int64_t Elements(const google::protobuf::RepeatedField<int64_t>& shape);
+
 // Where the rectangle lies: bytes of the buffer or, with shards, of the region. REQUIRES:
 // CheckState passed (and so for the next).
 Rows RowsIn(const v1::StateRange& range);
-
-// Names of those that no step may change.
-std::set<std::string> FrozenTensors(const v1::Program& program);
 
 // The bytes of the buffer that hold the range once the state was filled: padding is zero, so a
 // shard is filled as a whole.

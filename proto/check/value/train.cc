@@ -16,7 +16,7 @@
 #include "proto/check/value/lasting.h"
 #include "proto/check/value/ranges.h"
 #include "proto/check/value/residuals.h"
-#include "proto/check/value/state.h"
+#include "proto/check/value/announced.h"
 #include "proto/check/value/weights.h"
 #include "proto/program/grid.h"
 #include "proto/program/sequences.h"

@@ -8,6 +8,7 @@
 #include "kernels/op.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/instruction/refuse.h"
+#include "proto/check/value/announced.h"
 #include "proto/check/value/state.h"
 #include "proto/program/op_codec.h"
 #include "proto/program/sequences.h"
