@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -219,6 +220,23 @@ TEST(FrozenTest, GroupsThatAreRecomputedTogetherBeginWhereSomethingIsTrained) {
     return true;
   });
   EXPECT_EQ(layers, (std::set<int>{2, 3}));
+}
+
+// Of the columns of one product queries have gradients, keys and values have none.
+TEST(FrozenTest, ANormInsideAttentionMayBeAllThatIsTrained) {
+  const Groups groups = {"*", "!*q_norm*"};
+  for (const char* kind : {"alone", "zero 3", "pipeline", "tensor", "ring", "ulysses"}) {
+    const std::string_view word = kind;
+    LayoutCase c = {"qwen3", MatrixLayout()};
+    if (word == "zero 3") c.layout.set_zero_stage(3), c.layout.set_data_parallel(2);
+    if (word == "pipeline") c.layout.set_pipeline_parallel(2);
+    if (word == "tensor") c.layout.set_tensor_parallel(2), c.layout.set_sequence_parallel(true);
+    if (word == "ring" || word == "ulysses") c.layout.set_context_parallel(2);
+    if (word == "ulysses") c.layout.set_context_type("ulysses");
+    const auto programs = CompileFrozen(c, groups);
+    ASSERT_EQ(programs.status(), absl::OkStatus()) << kind;
+    EXPECT_EQ(CheckPrograms(*programs), absl::OkStatus()) << kind;
+  }
 }
 
 TEST(FrozenTest, AnUpdateOfAFrozenWeightIsRefused) {
