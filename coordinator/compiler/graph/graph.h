@@ -118,7 +118,7 @@ struct Node {
   int fetch = kNone;     // nodes of one number prefetch one value to the device (fetch.h)
   bool has_rule = true;  // false: part of a larger operation that has the backward rule, or before
                          // everything that is trained
-  // Which gradients the rule of a product computes (trained.h): of its first operand, of its
+  // The rule of a product computes these gradients (trained.h): of its first operand, of its
   // weight.
   bool input_gradient = true, weight_gradient = true;
   int stream = 0;          // set by streams.h

@@ -46,7 +46,7 @@ std::pair<Slice, Slice> ResidualAndDx(Slice x, Slice dy, BackwardPass& b) {
   return {Slice{}, gradients.New(x)};
 }
 
-// Of a norm's weight that is frozen: the op makes a gradient anyway. It goes to memory
+// A norm's op makes its weight's gradient also where that is frozen. Then it goes to memory
 // that nobody reads, which begins at zero where the op adds.
 Slice UnreadGradient(Slice weight, bool adds, const std::string& text, BackwardPass& b) {
   const Slice unread = b.builder().NewValue("d.frozen." + text, v1::ACTIVATION,

@@ -1,6 +1,7 @@
-// What of a recorded forward pass is differentiated where a part of the model is frozen: whatever
-// depends on a weight that is trained. A product whose weight is frozen passes gradients on; what
-// comes before the first trained weight has no backward pass, and what only it needed is not kept.
+// Where a part of the model is frozen, those operations of a recorded forward pass are
+// differentiated that depend on a weight that is trained. A product whose weight is frozen passes
+// gradients on; what comes before the first trained weight has no backward pass, and what only it
+// needed is not kept.
 //
 // Pure and thread-safe.
 //

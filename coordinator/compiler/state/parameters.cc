@@ -251,7 +251,7 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
         unit.sharded()
             ? unit.shard_elements % PageElements(unit.master_dtype) == 0 && unit.of_matrices
             : first.streamed();
-    // What ZeRO leaves whole on every rank stays on the device.
+    // Weights that ZeRO leaves whole on every rank stay on the device.
     if (!streamed || (parallel_.zero > 0 && !unit.sharded())) continue;
     const bool whole = unit.sharded() && IsWhole(unit);
     if (!unit.update.frozen) unit.optimizer_tier = optimizer.Next(elements);

@@ -149,7 +149,7 @@ constexpr int64_t BlocksOf(int64_t elements, int64_t block) {
   return (elements + block - 1) / block;
 }
 
-// Which of the chunks uses the tensor; their number where none does.
+// Index of the chunk that uses the tensor; the number of chunks where none does.
 int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks);
 
 struct ParametersOptions {
@@ -179,14 +179,14 @@ class Parameters {
 
   const std::vector<Parameter>& all() const { return all_; }
   const std::vector<Unit>& units() const { return units_; }
-  // Whether a tensor of the model, perhaps of another stage, is frozen.
+  // True where a tensor of the model, perhaps of another stage, is frozen.
   bool freezes() const { return freezes_; }
   // Whether the optimizer updates any that are shorter than f32.
   bool has_short() const { return matrices_ != kernels::DType::kF32; }
   // Elements of a moment in U8 that share a scale; 0: there are no such moments.
   int64_t moment_block() const { return moment_block_; }
-  // What follows for a tensor that may be on another stage: whether it is frozen, the type of its
-  // weights in the state, and of its moments.
+  // These also answer for tensors of other stages: whether one is frozen, the type of its weights
+  // in the state, and that of its moments.
   bool IsFrozen(const Tensor& tensor) const {
     return UpdateOf(optimizer_, model_.config, tensor).frozen;
   }
@@ -232,7 +232,7 @@ class Parameters {
   void PlaceMoment(int moment, Unit* unit, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 kernels::DType dtype, int64_t elements, Graph* graph) const;
-  // Of the elements that this rank keeps.
+  // The region has the elements that this rank keeps.
   int AddWeights(const char* kind, v1::Tier tier, const Unit& unit, kernels::DType dtype,
                  Graph* graph) const;
   // `field` gives the member of a parameter that the value of its view is written to.
