@@ -64,8 +64,8 @@ absl::Status Reconciler::Load() {
   return absl::OkStatus();
 }
 
-// Those that a coordinator of an earlier version has ended are stored in short as well, some at a
-// time.
+// An earlier version stored no short rows of the jobs that it ended: they are stored here, some at
+// a time.
 absl::Status Reconciler::PutAside(std::vector<v1::Job>* jobs) {
   constexpr size_t kAtATime = 1000;
   Transaction transaction;
@@ -204,8 +204,8 @@ absl::Status Reconciler::Update(const std::string& id, const JobInput& input) {
                        .shape = ShapeOf(transition.job.spec()),
                        .external_bytes = transition.job.learned_external_bytes()});
   }
-  // What a job waits for is found again: a run through a long queue does not wait for the disk each
-  // time that it is another.
+  // A reason to wait is found again after a loss of power, so it is stored without waiting for the
+  // disk: reasons of a long queue change often.
   const bool found_again = std::holds_alternative<MustWait>(input);
   RETURN_IF_ERROR(Write(*entry, std::move(transition.job), {}, std::move(learned),
                         found_again ? Durability::kBuffered : Durability::kSynced));

@@ -273,7 +273,7 @@ class Reconciler {
     auto operator<=>(const SentKey&) const = default;
   };
 
-  // Of jobs that are read back, those that have ended.
+  // Takes those that have ended out of the jobs that were read back.
   absl::Status PutAside(std::vector<v1::Job>* jobs);
   Entry* Find(std::string_view id);
   // As clients see it.
@@ -347,7 +347,7 @@ class Reconciler {
   // Of the workers on which something has changed. Also how a worker learns that it may forget
   // ranks that have ended.
   void StopStrays();
-  // Of a job that there is or was. UNSPECIFIED: the store cannot be read now.
+  // Nothing where there never was such a job. UNSPECIFIED: the store cannot be read now.
   std::optional<v1::JobState> StateOf(std::string_view id) const;
   // Users with jobs that wait or hold devices, or that had devices lately: what they hold, and what
   // they have had.
@@ -457,7 +457,7 @@ class Reconciler {
   // BudgetNow() by what it depends on of a spec, while members and learned memory stay the same.
   mutable std::map<std::string, absl::StatusOr<Budget>> budgets_;
   mutable uint64_t budgets_version_ = 0;
-  // Of jobs that have ended, as far as they were asked for lately: for those that wait for them.
+  // A cache of the states of ended jobs that others wait for, of those asked for lately.
   mutable std::map<std::string, v1::JobState, std::less<>> ended_states_;
   int64_t last_number_ = 0;  // of a job id
   std::map<SentKey, int64_t> sent_ns_;

@@ -10,7 +10,7 @@
 #include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
 
-// What is shown of jobs beside what decides about them: each job's life.
+// This is the part of a job that is shown and that decides nothing: its history.
 //
 // A history is written from time to time only. A coordinator that starts takes what came after from
 // the events, which are written at once.

@@ -9,14 +9,14 @@
 #include "coordinator/jobs/reconciler.h"
 #include "coordinator/life/time_limit.h"
 
-// What clients see of jobs: one, a page of a list, all. Jobs that have not ended come from memory,
-// the others from the store.
+// Clients read one job, a page of a list, or all. Jobs that have not ended come from memory, the
+// others from the store.
 namespace terrace {
 namespace {
 
 constexpr size_t kEndedStatesMax = 10'000;
 
-// What is worked out of a job when it is shown.
+// Adds the times that are worked out when a job is shown.
 void AddTimes(int64_t unix_ms, v1::Job* job) {
   job->set_held_seconds(HeldSeconds(*job, unix_ms));
   job->set_remaining_seconds(RemainingSeconds(*job));
@@ -26,7 +26,7 @@ bool Selects(const JobFilter& filter) {
   return !filter.owner.empty() || !filter.array.empty() || !filter.text.empty();
 }
 
-// Of the jobs that have ended; nothing: it is about others only.
+// The filter's part that is about ended jobs; nothing where it asks for others only.
 std::optional<JobFilter> EndedOf(JobFilter filter) {
   std::sort(filter.states.begin(), filter.states.end());
   const auto same = std::unique(filter.states.begin(), filter.states.end());
