@@ -1,6 +1,6 @@
 // The formats of numbers at rest: one table that says how many bits an element takes, its scales
 // counted, how many elements share a scale, and what the format is called. What the bytes mean of
-// int8: dynamic_map.h; of int8_linear, int4_linear and fp8: block_codes.h.
+// int8: dynamic_map.h; of int8_linear, int4_linear, fp8 and nf4: block_codes.h.
 //
 // Thread-safe: constants.
 //
@@ -14,7 +14,7 @@
 
 namespace terrace::kernels {
 
-enum class Format : uint8_t { kF32, kBF16, kF16, kInt8, kInt8Linear, kFP8, kInt4Linear };
+enum class Format : uint8_t { kF32, kBF16, kF16, kInt8, kInt8Linear, kFP8, kInt4Linear, kNF4 };
 
 struct FormatRow {
   Format format;
@@ -39,6 +39,9 @@ inline constexpr int64_t kLeastBlock = 16;
 // Of the formats of activations: that of DeepSeek-V3 (2024, arXiv 2412.19437, section 3.3).
 inline constexpr int64_t kActivationBlock = 128;
 
+// Of nf4: that of QLoRA (Dettmers et al. 2023, arXiv 2305.14314, section 3).
+inline constexpr int64_t kNF4Block = 64;
+
 inline constexpr FormatRow kFormats[] = {
     {Format::kF32, "f32", DType::kF32, 0},
     {Format::kBF16, "bf16", DType::kBF16, 0},
@@ -47,6 +50,7 @@ inline constexpr FormatRow kFormats[] = {
     {Format::kInt8Linear, "int8_linear", DType::kU8, kActivationBlock},
     {Format::kFP8, "fp8", DType::kU8, kActivationBlock},
     {Format::kInt4Linear, "int4_linear", DType::kU8, kActivationBlock, 2},
+    {Format::kNF4, "nf4", DType::kU8, kNF4Block, 2},
 };
 
 constexpr const FormatRow& RowOf(Format format) { return kFormats[static_cast<size_t>(format)]; }

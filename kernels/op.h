@@ -207,7 +207,9 @@ enum class Op : uint8_t {
   // The sum over parts of what their codes are worth: in f32, in the order of the parts.
   //   codes[p,c] u8 R, scales[p,b] f32 R, b blocks of a part, y[n] W.   BlockAttrs
   kSumBlocks,
-  kLastOp = kSumBlocks,
+  // x *= scale.   x U.        ScaleAttrs
+  kScale,
+  kLastOp = kScale,
 };
 
 constexpr bool IsUpdate(Op op) {
@@ -375,7 +377,7 @@ struct UpdateAttrs {
   bool operator==(const UpdateAttrs&) const = default;
 };
 
-// int8_linear, int4_linear or fp8, in blocks of so many elements.
+// int8_linear, int4_linear, fp8 or nf4, in blocks of so many elements.
 struct BlockAttrs {
   Format format = Format::kInt8Linear;
   int64_t block = kActivationBlock;
