@@ -53,6 +53,7 @@ ElementCost CostOfElement(Op op) {
     case Op::kEncodeBlocks: return {.operand = 0, .flops = 2, .optional = 3, .optional_flops = 3};
     case Op::kDecodeBlocks: return {.operand = 2, .flops = 1};
     case Op::kSumBlocks: return {.operand = 2, .flops = 2};  // of a part
+    case Op::kScale: return {.operand = 0, .flops = 1};
     default: return {};
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <variant>
 
@@ -121,6 +122,11 @@ std::string CheckRope(const OpRow& row, const RopeAttrs& attrs, Operands operand
     return Complain(row, kX, operands[kX], "have an even last dimension");
   }
   return CheckPositions(row, attrs.context, attrs.sequence, kTable, operands);
+}
+
+std::string CheckScale(const OpRow& row, const ScaleAttrs& attrs) {
+  if (std::isfinite(attrs.scale)) return "";
+  return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite");
 }
 
 // Attention and the LM head know no fp8: their bf16 is its companion.
@@ -366,6 +372,8 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 1, operands);
     case Op::kMatmul:
       return CheckMatmul(row, std::get<MatmulAttrs>(attrs), operands);
+    case Op::kScale:
+      return CheckScale(row, std::get<ScaleAttrs>(attrs));
     case Op::kRope:
       return CheckRope(row, std::get<RopeAttrs>(attrs), operands);
     case Op::kAttention:

@@ -171,6 +171,7 @@ constexpr OpRow kRows[] = {
     {Op::kSumBlocks, "sum_blocks", AttrsOf<BlockAttrs>(),
      {Dense("codes", "p,c", kU8, kRead), Dense("scales", "p,b", kF32, kRead),
       Dense("y", "n", kFloat, kWrite)}},
+    {Op::kScale, "scale", AttrsOf<ScaleAttrs>(), {Rows("x", "..", kFloat, kUpdate)}},
 };
 // clang-format on
 

@@ -1,4 +1,4 @@
-// Cast, add, add with residual and bias, fill and row gathering.
+// Cast, add, add with residual and bias, scale, fill and row gathering.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
@@ -74,6 +74,15 @@ void FillTile(const Tile& tile, float value) {
   });
 }
 
+void ScaleTile(const Tile& tile, float scale) {
+  ByType(tile.dtype[0], [&](auto* type) HWY_ATTR {
+    auto* x = tile.as<std::remove_pointer_t<decltype(type)>>(0);
+    const V v = hn::Set(D(), scale);
+    ForVectors(tile.count, [=](int64_t i, auto access)
+                               HWY_ATTR { access.Store(hn::Mul(access.Load(x + i), v), x + i); });
+  });
+}
+
 }  // namespace
 }  // namespace terrace::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -85,6 +94,7 @@ HWY_EXPORT(CastTile);
 HWY_EXPORT(AddTile);
 HWY_EXPORT(AddResidualRow);
 HWY_EXPORT(FillTile);
+HWY_EXPORT(ScaleTile);
 
 Status Cast(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
   ForEachTile(operands, context.threads, [](const Tile& tile) {
@@ -121,6 +131,14 @@ Status Fill(const OpAttrs& attrs, std::span<const TensorView> operands, const Co
   const float value = std::get<FillAttrs>(attrs).value;
   ForEachTile(operands, context.threads, [value](const Tile& tile) {
     HWY_DYNAMIC_DISPATCH(FillTile)(tile, value);
+  });
+  return {};
+}
+
+Status Scale(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  const float scale = std::get<ScaleAttrs>(attrs).scale;
+  ForEachTile(operands, context.threads, [scale](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(ScaleTile)(tile, scale);
   });
   return {};
 }

@@ -54,6 +54,7 @@ constexpr Entry kKernels[] = {
     {Op::kEncodeBlocks, EncodeBlocks},
     {Op::kDecodeBlocks, DecodeBlocks},
     {Op::kSumBlocks, SumCodes},
+    {Op::kScale, Scale},
 };
 
 constexpr bool EntriesFollowTheEnum() {

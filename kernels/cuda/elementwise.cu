@@ -25,6 +25,12 @@ struct FillOp {  // x
   __device__ void Apply(float* e, int64_t) const { e[0] = value; }
 };
 
+struct ScaleOp {  // x
+  static constexpr int kIn = 0b1, kOut = 0b1;
+  float scale;
+  __device__ void Apply(float* e, int64_t) const { e[0] *= scale; }
+};
+
 struct AddResidualOp {  // x, residual or zeros, y
   static constexpr int kIn = 0b011, kOut = 0b100;
   const float* bias;  // or null
@@ -52,6 +58,10 @@ Status CheckLoads() {
 
 Status Fill(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
   return LaunchElements("fill", operands, FillOp{std::get<FillAttrs>(attrs).value}, context);
+}
+
+Status Scale(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  return LaunchElements("scale", operands, ScaleOp{std::get<ScaleAttrs>(attrs).scale}, context);
 }
 
 Status AddResidual(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {

@@ -85,6 +85,8 @@ Kernel Find(Op op) {
       return DecodeBlocks;
     case Op::kSumBlocks:
       return SumCodes;
+    case Op::kScale:
+      return Scale;
   }
   return nullptr;
 }

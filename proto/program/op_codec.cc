@@ -240,6 +240,7 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kCrossEntropyGrad:
       return kernels::CrossEntropyAttrs{};
     case Op::kSquaredNorm:
+    case Op::kScale:
       return kernels::ScaleAttrs{};
     case Op::kPermute:
       return kernels::PermuteAttrs{};

@@ -157,6 +157,7 @@ std::vector<Work> ActivationOps(DType act, int threads) {
       work(Op::kBiasGrad, AccumulateAttrs{}, {inner, Dense(DType::kF32, {kInner})}),
       work(Op::kAdd, NoAttrs{}, {inner, inner}),
       work(Op::kFill, FillAttrs{}, {inner}),
+      work(Op::kScale, ScaleAttrs{.scale = 0.5f}, {inner}),
   };
 }
 

@@ -166,6 +166,7 @@ void AddCopies(const Form& form, CaseList* list) {
       }
     }
   }
+  list->Add(Op::kScale, form.name, ScaleAttrs{.scale = 1.7f}, {form.Act({211, 333})});
   list->Add(Op::kFill, form.name, FillAttrs{.value = 0.375f}, {form.Act({211, 333})});
   list->Add(Op::kFill, form.name + "_zero", FillAttrs{}, {form.Act({3, 5, 7})});
 }

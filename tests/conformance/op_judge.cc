@@ -40,6 +40,7 @@ double BoundOf(Op op) {
     case Op::kEncodeBlocks:
     case Op::kDecodeBlocks:
     case Op::kSumBlocks:
+    case Op::kScale:
       return 1e-6;
     case Op::kEmbeddingGrad:
     case Op::kLayerNorm:

@@ -495,6 +495,9 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return;
     case Op::kAdd:
       return MapTo(operands, 0, 1, [&](size_t i) { return operands[0][i] + operands[1][i]; });
+    case Op::kScale:
+      return MapTo(operands, 0, 0,
+                   [&](size_t i) { return std::get<ScaleAttrs>(attrs).scale * operands[0][i]; });
     case Op::kSquaredNorm:
       operands[1] = {std::get<ScaleAttrs>(attrs).scale *
                      Dot(operands[0].data(), operands[0].data(), shapes[0].Elements())};

@@ -16,7 +16,8 @@ using kernels::Op;
 
 // Ops whose UPDATE operand is changed in place; that of all others is added to.
 bool ChangesInPlace(Op op) {
-  return op == Op::kRope || op == Op::kCrossEntropyGrad || op == Op::kAttentionBlock;
+  return op == Op::kRope || op == Op::kCrossEntropyGrad || op == Op::kAttentionBlock ||
+         op == Op::kScale;
 }
 
 // Operands that depend on the rank's shard of the vocabulary (ResolveRank in
