@@ -441,7 +441,7 @@ class CommandLine {
       return ToolCommand(global_, {arguments});
     });
 
-    CLI::App* ckpt = app_.add_subcommand("ckpt", "List, verify and export checkpoints");
+    CLI::App* ckpt = app_.add_subcommand("ckpt", "List, verify, export and merge checkpoints");
     ckpt->require_subcommand(1);
     CLI::App* ls = ckpt->add_subcommand("ls", "List the checkpoints of a directory");
     ls->add_option("directory", path_, "Checkpoint directory")->required();
@@ -450,14 +450,23 @@ class CommandLine {
     verify->add_option("checkpoint", path_, "Checkpoint folder")->required();
     On(verify, [this] { return ToolCommand(global_, {{"ckpt", "verify", path_}}); });
     CLI::App* exported = ckpt->add_subcommand("export", "Write a folder that transformers loads");
-    exported->add_option("checkpoint", path_, "Checkpoint folder")->required();
-    exported->add_option("--output", output_path_, "Folder to write")->required();
-    exported->add_option("--dtype", dtype_, "f32, bf16 or f16")->capture_default_str();
-    exported->add_flag("--best", best_, "Of a directory the one of the best evaluation");
-    On(exported, [this] {
-      std::vector<std::string> arguments = {"ckpt",       "export",  path_, "--output",
-                                            output_path_, "--dtype", dtype_};
+    exported->add_flag("--adapter", adapter_,
+                       "Of a job with model.lora: the adapter alone, for PEFT");
+    CLI::App* merge = ckpt->add_subcommand(
+        "merge", "Merge an adapter into its model and write a folder that transformers loads");
+    for (CLI::App* command : {exported, merge}) AddExportOptions(command);
+  }
+
+  void AddExportOptions(CLI::App* command) {
+    command->add_option("checkpoint", path_, "Checkpoint folder")->required();
+    command->add_option("--output", output_path_, "Folder to write")->required();
+    command->add_option("--dtype", dtype_, "f32, bf16 or f16")->capture_default_str();
+    command->add_flag("--best", best_, "Of a directory the one of the best evaluation");
+    On(command, [this, command] {
+      std::vector<std::string> arguments = {"ckpt",       command->get_name(), path_, "--output",
+                                            output_path_, "--dtype",           dtype_};
       if (best_) arguments.emplace_back("--best");
+      if (adapter_) arguments.emplace_back("--adapter");
       return ToolCommand(global_, {arguments});
     });
   }
@@ -570,6 +579,7 @@ class CommandLine {
   BackupOptions backup_;
   std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";
   bool best_ = false;
+  bool adapter_ = false;
   std::vector<std::string> files_, words_;
   std::string from_;
   std::map<std::string, std::map<std::string, std::string>> forwarded_;  // command, option, value

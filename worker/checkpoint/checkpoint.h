@@ -131,10 +131,4 @@ absl::Status ReadWeights(std::string_view path, const RankState& state);
 // whatever the layout; optimizer state and padding become zero.
 absl::Status InitialiseWeights(int64_t seed, const RankState& state, int threads);
 
-// Writes a folder that AutoModelForCausalLM.from_pretrained loads: model.safetensors in `dtype`
-// ("f32", "bf16", "f16"), config.json, generation_config.json and tokenizer files, which name the
-// tokens of `special`. Atomic like a checkpoint.
-absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view output,
-                              std::string_view dtype, const SpecialTokens& special);
-
 }  // namespace terrace

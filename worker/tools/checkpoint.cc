@@ -13,6 +13,7 @@
 #include "base/text/number_format.h"
 #include "proto/v1/tools.pb.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/export/export.h"
 #include "worker/train/checkpoint_tokenizer.h"
 
 namespace terrace {
@@ -85,32 +86,69 @@ absl::StatusOr<int64_t> FolderBytes(const std::string& folder) {
   return bytes;
 }
 
-absl::StatusOr<v1::CheckpointExport> Export(const CheckpointExportArgs& args) {
-  v1::CheckpointExport result;
-  result.set_checkpoint(args.checkpoint);
+// The checkpoint that is meant.
+absl::StatusOr<std::string> CheckpointOf(const CheckpointExportArgs& args) {
   const bool is_one = IsCheckpoint(args.checkpoint);
   if (args.best && is_one) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--best: got ", args.checkpoint, ", which is one checkpoint; give its directory"));
   }
-  if (!is_one) {
-    ASSIGN_OR_RETURN(const CheckpointInfo taken, args.best ? BestCheckpoint(args.checkpoint)
-                                                           : NewestCheckpoint(args.checkpoint));
-    result.set_checkpoint(taken.path);
-  }
-  SpecialTokens special;
-  const auto tokenizer = TokenizerOfCheckpoint(result.checkpoint());
-  if (tokenizer.ok()) {
-    special = (*tokenizer)->special_tokens();
-  } else {
-    log::Warn("the export names no end token: ", tokenizer.status().message());
-  }
-  RETURN_IF_ERROR(ExportCheckpoint(result.checkpoint(), args.output_folder, args.dtype, special));
+  if (is_one) return args.checkpoint;
+  ASSIGN_OR_RETURN(const CheckpointInfo taken,
+                   args.best ? BestCheckpoint(args.checkpoint) : NewestCheckpoint(args.checkpoint));
+  return taken.path;
+}
+
+SpecialTokens SpecialTokensOf(const std::string& checkpoint) {
+  const auto tokenizer = TokenizerOfCheckpoint(checkpoint);
+  if (tokenizer.ok()) return (*tokenizer)->special_tokens();
+  log::Warn("the export names no end token: ", tokenizer.status().message());
+  return {};
+}
+
+// What both kinds of export answer.
+template <typename Message>
+absl::Status Describe(const std::string& checkpoint, const CheckpointExportArgs& args,
+                      Message* result) {
   ASSIGN_OR_RETURN(const int64_t bytes, FolderBytes(args.output_folder));
-  result.set_output(args.output_folder);
-  result.set_dtype(args.dtype);
-  result.set_bytes(bytes);
+  result->set_checkpoint(checkpoint);
+  result->set_output(args.output_folder);
+  result->set_dtype(args.dtype);
+  result->set_bytes(bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::CheckpointExport> Export(const CheckpointExportArgs& args) {
+  ASSIGN_OR_RETURN(const std::string checkpoint, CheckpointOf(args));
+  if (args.adapter) {
+    RETURN_IF_ERROR(ExportAdapter(checkpoint, args.output_folder, args.dtype));
+  } else {
+    RETURN_IF_ERROR(
+        ExportCheckpoint(checkpoint, args.output_folder, args.dtype, SpecialTokensOf(checkpoint)));
+  }
+  v1::CheckpointExport result;
+  result.set_adapter(args.adapter);
+  RETURN_IF_ERROR(Describe(checkpoint, args, &result));
   return result;
+}
+
+absl::StatusOr<v1::CheckpointMerge> Merge(const CheckpointExportArgs& args, ProgressBar* bar) {
+  ASSIGN_OR_RETURN(const std::string checkpoint, CheckpointOf(args));
+  ASSIGN_OR_RETURN(
+      const MergeResult merged,
+      MergeCheckpoint(checkpoint, args.output_folder, args.dtype, SpecialTokensOf(checkpoint),
+                      [bar](double fraction) { bar->Draw("merging", fraction); }));
+  v1::CheckpointMerge result;
+  result.set_matrices(merged.matrices);
+  result.set_weights(merged.rounding.weights);
+  result.set_undone(merged.rounding.undone);
+  result.set_rounding_ratio(merged.rounding.ratio());
+  RETURN_IF_ERROR(Describe(checkpoint, args, &result));
+  return result;
+}
+
+void PrintLoad(const std::string& output, std::ostream& out) {
+  out << "load it with: AutoModelForCausalLM.from_pretrained(\"" << output << "\")\n";
 }
 
 }  // namespace
@@ -163,9 +201,35 @@ int RunCheckpointExport(const CheckpointExportArgs& args, const ToolOutput& outp
     return ToInt(ExitCode::kOk);
   }
   output.out << "exported " << result->checkpoint() << " to " << result->output() << " ("
-             << result->dtype() << ", " << FormatBytes(result->bytes())
-             << ")\nload it with: AutoModelForCausalLM.from_pretrained(\"" << result->output()
-             << "\")\n";
+             << (result->adapter() ? "the adapter, " : "") << result->dtype() << ", "
+             << FormatBytes(result->bytes()) << ")\n";
+  if (result->adapter()) {
+    output.out << "load it with: PeftModel.from_pretrained(model, \"" << result->output()
+               << "\")\n";
+  } else {
+    PrintLoad(result->output(), output.out);
+  }
+  return ToInt(ExitCode::kOk);
+}
+
+int RunCheckpointMerge(const CheckpointExportArgs& args, const ToolOutput& output) {
+  const absl::StatusOr<v1::CheckpointMerge> result = [&] {
+    ProgressBar bar(output);
+    return Merge(args, &bar);
+  }();
+  if (!result.ok()) return FailTool(output, result.status());
+  if (output.format == ToolFormat::kJson) {
+    PrintJson(*result, output.out);
+    return ToInt(ExitCode::kOk);
+  }
+  output.out << "merged " << result->checkpoint() << " into " << result->output() << " ("
+             << result->dtype() << ", " << FormatBytes(result->bytes()) << ")\n"
+             << absl::StreamFormat(
+                    "rounding to %s: %.3g %% of what the adapter adds to %d matrices (root mean "
+                    "square); %d of their %d weights stay as they are without it\n",
+                    result->dtype(), 100 * result->rounding_ratio(), result->matrices(),
+                    result->undone(), result->weights());
+  PrintLoad(result->output(), output.out);
   return ToInt(ExitCode::kOk);
 }
 

@@ -1,5 +1,5 @@
-// terrace-rank ckpt ls | verify | export. Exit codes: 0 done, 1 failure, 3 not found, 4 damaged or
-// wrong input, 5 full disk.
+// terrace-rank ckpt ls | verify | export | merge. Exit codes: 0 done, 1 failure, 3 not found,
+// 4 damaged or wrong input, 5 full disk.
 //
 // Thread-safe: no state.
 //
@@ -23,7 +23,10 @@ struct CheckpointExportArgs {
   std::string output_folder;  // must not exist, or be empty
   std::string dtype = "f32";  // "f32", "bf16", "f16"
   bool best = false;          // of a directory the one of the best evaluation instead
+  bool adapter = false;       // the adapter alone, for PEFT; merging has no use for it
 };
 int RunCheckpointExport(const CheckpointExportArgs& args, const ToolOutput& output);
+// The model with its adapter in it. Says what rounding made of it.
+int RunCheckpointMerge(const CheckpointExportArgs& args, const ToolOutput& output);
 
 }  // namespace terrace

@@ -53,8 +53,17 @@ void AddTokenize(CLI::App* app, const Options& options, int* exit_code) {
   });
 }
 
+void AddExportOptions(CLI::App* command, CheckpointExportArgs* args) {
+  command->add_option("checkpoint", args->checkpoint, "Checkpoint folder, or a directory of them")
+      ->required();
+  command->add_option("--output", args->output_folder, "Folder to write")->required();
+  command->add_option("--dtype", args->dtype, "f32, bf16 or f16")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  command->add_flag("--best", args->best, "Of a directory the one of the best evaluation");
+}
+
 void AddCheckpoint(CLI::App* app, const Options& options, int* exit_code) {
-  CLI::App* ckpt = app->add_subcommand("ckpt", "List, verify and export checkpoints");
+  CLI::App* ckpt = app->add_subcommand("ckpt", "List, verify, export and merge checkpoints");
   ckpt->require_subcommand(1);
   CLI::App* ls = AddTool(ckpt, "ls", "List the checkpoints of a directory", options);
   ls->add_option("directory", options->path, "Checkpoint directory")->required();
@@ -69,15 +78,15 @@ void AddCheckpoint(CLI::App* app, const Options& options, int* exit_code) {
   });
   CLI::App* exported = AddTool(ckpt, "export", "Write a folder that transformers loads", options);
   CheckpointExportArgs& args = options->exported;
-  exported->add_option("checkpoint", args.checkpoint, "Checkpoint folder, or a directory of them")
-      ->required();
-  exported->add_option("--output", args.output_folder, "Folder to write")->required();
-  exported->add_option("--dtype", args.dtype, "f32, bf16 or f16")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
-  exported->add_flag("--best", args.best, "Of a directory the one of the best evaluation");
+  exported->add_flag("--adapter", args.adapter, "The adapter alone, for PEFT");
   exported->callback([options, exit_code] {
     *exit_code = RunCheckpointExport(options->exported, options->tool_output());
   });
+  CLI::App* merge = AddTool(ckpt, "merge", "Merge an adapter into its model", options);
+  merge->callback([options, exit_code] {
+    *exit_code = RunCheckpointMerge(options->exported, options->tool_output());
+  });
+  for (CLI::App* command : {exported, merge}) AddExportOptions(command, &args);
 }
 
 }  // namespace

@@ -4,12 +4,31 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "base/exit_code.h"
 #include "base/strings.h"
 #include "base/utf8.h"
 
 namespace terrace {
+namespace {
+
+constexpr int kBarCells = 24;
+
+}  // namespace
+
+ProgressBar::~ProgressBar() {
+  if (drawn_) output_.err << "\r\x1b[K" << std::flush;
+}
+
+void ProgressBar::Draw(std::string_view text, double fraction) {
+  if (!output_.err_is_terminal || output_.format == ToolFormat::kJson) return;
+  const int full = static_cast<int>(fraction * kBarCells);
+  output_.err << "\r\x1b[K" << text << " [" << std::string(full, '#')
+              << std::string(kBarCells - full, '.') << "] " << static_cast<int>(fraction * 100)
+              << " %" << std::flush;
+  drawn_ = true;
+}
 
 void PrintJson(const google::protobuf::Message& message, std::ostream& out) {
   google::protobuf::util::JsonPrintOptions options;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ostream>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
@@ -21,6 +22,21 @@ struct ToolOutput {
   std::ostream& out;
   std::ostream& err;
   bool err_is_terminal = false;  // then progress is drawn as a bar
+};
+
+// Progress on one line of a terminal, which is empty again at the end. Draws nothing where `err` is
+// no terminal or the answer is JSON. Borrows the output.
+class ProgressBar {
+ public:
+  explicit ProgressBar(const ToolOutput& output) : output_(output) {}
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+  void Draw(std::string_view text, double fraction);
+
+ private:
+  const ToolOutput& output_;
+  bool drawn_ = false;
 };
 
 // The message as one line of protobuf's JSON with snake_case names, defaults included.

@@ -24,8 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kBarCells = 24;
-
 // A folder beside the output, removed at the end: the same disk, so that the space needed is where
 // it is wanted.
 class TemporaryCache {
@@ -37,26 +35,6 @@ class TemporaryCache {
 
  private:
   const std::string path_;
-};
-
-class ProgressBar {
- public:
-  explicit ProgressBar(const ToolOutput& output) : output_(output) {}
-  ~ProgressBar() {
-    if (drawn_) output_.err << "\r\x1b[K" << std::flush;
-  }
-  void Draw(std::string_view text, double fraction) {
-    if (!output_.err_is_terminal || output_.format == ToolFormat::kJson) return;
-    const int full = static_cast<int>(fraction * kBarCells);
-    output_.err << "\r\x1b[K" << text << " [" << std::string(full, '#')
-                << std::string(kBarCells - full, '.') << "] " << static_cast<int>(fraction * 100)
-                << " %" << std::flush;
-    drawn_ = true;
-  }
-
- private:
-  const ToolOutput& output_;
-  bool drawn_ = false;
 };
 
 absl::StatusOr<TextFormat> FormatOf(const std::string& path) {

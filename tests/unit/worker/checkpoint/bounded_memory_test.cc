@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/export/export.h"
 
 namespace terrace {
 namespace {

@@ -6,6 +6,7 @@
 #include "tests/unit/worker/checkpoint/state_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
+#include "worker/checkpoint/export/export.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {
