@@ -290,10 +290,10 @@ std::string CheckRuns(const OpRow& row, const BlockAttrs& attrs, int64_t element
 std::string CheckCodes(const OpRow& row, const BlockAttrs& attrs, int codes, int scales,
                        int elements, Operands operands) {
   const bool known = attrs.format == Format::kInt8Linear || attrs.format == Format::kInt4Linear ||
-                     attrs.format == Format::kFP8;
+                     attrs.format == Format::kFP8 || attrs.format == Format::kNF4;
   if (!known) {
     return ComplainAttr(row, "format", std::string(RowOf(attrs.format).name),
-                        "be int8_linear, int4_linear or fp8");
+                        "be int8_linear, int4_linear, fp8 or nf4");
   }
   const int64_t count = operands[elements].rows(), packed = RowOf(attrs.format).packed;
   if (OfAPart(operands[codes]) * packed != count) {

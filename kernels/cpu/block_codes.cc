@@ -79,6 +79,33 @@ struct E4M3 {
   }
 };
 
+struct NF4 {
+  HWY_INLINE VI Codes(V scaled) const {
+    VI codes = hn::Zero(DI());
+    for (const float bound : kNormalMap.bound) {
+      const auto above = hn::RebindMask(DI(), hn::Gt(scaled, hn::Set(D(), bound)));
+      codes = hn::Sub(codes, hn::VecFromMask(DI(), above));
+    }
+    return codes;
+  }
+  // In registers where vectors have 16 or 8 lanes.
+  HWY_INLINE V Numbers(VI codes) const {
+    const float* const numbers = kNormalMap.number;
+    constexpr size_t kLanes = HWY_LANES(float);
+    if constexpr (!HWY_HAVE_SCALABLE && kLanes == 16) {
+      return hn::TableLookupLanes(hn::LoadU(D(), numbers), hn::IndicesFromVec(D(), codes));
+    } else if constexpr (!HWY_HAVE_SCALABLE && kLanes == 8) {
+      const auto place = hn::IndicesFromVec(D(), hn::And(codes, hn::Set(DI(), 7)));
+      const V lower = hn::TableLookupLanes(hn::LoadU(D(), numbers), place);
+      const V upper = hn::TableLookupLanes(hn::LoadU(D(), numbers + kLanes), place);
+      const auto is_upper = hn::RebindMask(D(), hn::Gt(codes, hn::Set(DI(), 7)));
+      return hn::IfThenElse(is_upper, upper, lower);
+    } else {
+      return hn::GatherIndex(D(), numbers, codes);
+    }
+  }
+};
+
 template <typename Codec, typename T>
 HWY_INLINE void EncodeTyped(const BlockOfCodes& block) {
   const auto* x = static_cast<const T*>(block.elements);
@@ -198,22 +225,22 @@ HWY_INLINE BlockOfCodes Wide(const BlockOfCodes& block, uint8_t* codes) {
   return wide;
 }
 
-template <typename T>
+template <typename Codec, typename T>
 HWY_INLINE void EncodePacked(const BlockOfCodes& block) {
   uint8_t codes[kInt8Block];
-  EncodeKeeping<Int4Linear, T>(Wide(block, codes));
+  EncodeKeeping<Codec, T>(Wide(block, codes));
   Pack(codes, block.count, block.codes);
 }
 
-template <typename T>
+template <typename Codec, typename T>
 HWY_INLINE void DecodePacked(const BlockOfCodes& block) {
   uint8_t codes[kInt8Block];
   Unpack(block.codes, block.count, codes);
-  DecodeTyped<Int4Linear, T>(Wide(block, codes));
+  DecodeTyped<Codec, T>(Wide(block, codes));
 }
 
 // Part after part, so that each is unpacked once.
-template <typename T>
+template <typename Codec, typename T>
 HWY_INLINE void SumPacked(const PartsOfBlock& sum) {
   uint8_t codes[kInt8Block];
   HWY_ALIGN float totals[kInt8Block] = {};
@@ -221,7 +248,7 @@ HWY_INLINE void SumPacked(const PartsOfBlock& sum) {
     Unpack(sum.first.codes + p * sum.code_stride, sum.first.count, codes);
     const V scale = hn::Set(D(), sum.first.scale[p * sum.scale_stride]);
     ForVectors(sum.first.count, [&totals, &codes, scale](int64_t i, auto access) HWY_ATTR {
-      const V numbers = Int4Linear().Numbers(LoadCodes(codes + i, access));
+      const V numbers = Codec().Numbers(LoadCodes(codes + i, access));
       access.Store(hn::Add(access.Load(totals + i), hn::Mul(numbers, scale)), totals + i);
     });
   }
@@ -233,7 +260,8 @@ HWY_INLINE void SumPacked(const PartsOfBlock& sum) {
 void EncodeBlock(const BlockOfCodes& block) {
   ByType(block.dtype, [&block](auto* type) HWY_ATTR {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (block.format == Format::kInt4Linear) return EncodePacked<T>(block);
+    if (block.format == Format::kInt4Linear) return EncodePacked<Int4Linear, T>(block);
+    if (block.format == Format::kNF4) return EncodePacked<NF4, T>(block);
     block.format == Format::kFP8 ? EncodeKeeping<E4M3, T>(block)
                                  : EncodeKeeping<Int8Linear, T>(block);
   });
@@ -242,7 +270,8 @@ void EncodeBlock(const BlockOfCodes& block) {
 void DecodeBlock(const BlockOfCodes& block) {
   ByType(block.dtype, [&block](auto* type) HWY_ATTR {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (block.format == Format::kInt4Linear) return DecodePacked<T>(block);
+    if (block.format == Format::kInt4Linear) return DecodePacked<Int4Linear, T>(block);
+    if (block.format == Format::kNF4) return DecodePacked<NF4, T>(block);
     block.format == Format::kFP8 ? DecodeTyped<E4M3, T>(block) : DecodeTyped<Int8Linear, T>(block);
   });
 }
@@ -250,7 +279,8 @@ void DecodeBlock(const BlockOfCodes& block) {
 void SumBlock(const PartsOfBlock& sum) {
   ByType(sum.first.dtype, [&sum](auto* type) HWY_ATTR {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (sum.first.format == Format::kInt4Linear) return SumPacked<T>(sum);
+    if (sum.first.format == Format::kInt4Linear) return SumPacked<Int4Linear, T>(sum);
+    if (sum.first.format == Format::kNF4) return SumPacked<NF4, T>(sum);
     sum.first.format == Format::kFP8 ? SumTyped<E4M3, T>(sum) : SumTyped<Int8Linear, T>(sum);
   });
 }

@@ -18,7 +18,7 @@ struct BlockOfCodes {
   uint8_t* codes;
   float* scale;
   int64_t count;
-  Format format;             // int8_linear, int4_linear or fp8
+  Format format;             // int8_linear, int4_linear, fp8 or nf4
   void* residual = nullptr;  // `count` elements, where encoding keeps what codes are not worth
   DType residual_dtype = DType::kF32;
 };

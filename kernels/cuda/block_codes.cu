@@ -24,6 +24,9 @@ struct BlockArguments {
   Operand residual = {};  // of EncodeKernel with kKeeps
 };
 
+template <Format kFormat>
+inline constexpr bool kInHalves = RowOf(kFormat).packed == 2;
+
 // Eight codes of 4 bits are four bytes.
 __device__ CodePack LoadHalves(const uint8_t* from, int count, bool wide) {
   uint32_t bytes = 0;
@@ -58,7 +61,7 @@ __device__ void StoreHalves(const CodePack& pack, uint8_t* to, int count, bool w
 // The codes of elements from `first` on.
 template <Format kFormat>
 __device__ CodePack LoadBlockCodes(const uint8_t* codes, int64_t first, int count, bool wide) {
-  if constexpr (kFormat == Format::kInt4Linear) {
+  if constexpr (kInHalves<kFormat>) {
     return LoadHalves(codes + first / 2, count, wide);
   } else {
     return LoadCodes(codes + first, count, wide);
@@ -68,7 +71,7 @@ __device__ CodePack LoadBlockCodes(const uint8_t* codes, int64_t first, int coun
 template <Format kFormat>
 __device__ void StoreBlockCodes(const CodePack& pack, uint8_t* codes, int64_t first, int count,
                                 bool wide) {
-  if constexpr (kFormat == Format::kInt4Linear) {
+  if constexpr (kInHalves<kFormat>) {
     StoreHalves(pack, codes + first / 2, count, wide);
   } else {
     StoreCodes(pack, codes + first, count, wide);
@@ -195,6 +198,7 @@ template <bool kKeeps>
 auto* EncodeKernelOf(Format format) {
   return format == Format::kFP8          ? EncodeKernel<Format::kFP8, kKeeps>
          : format == Format::kInt4Linear ? EncodeKernel<Format::kInt4Linear, kKeeps>
+         : format == Format::kNF4        ? EncodeKernel<Format::kNF4, kKeeps>
                                          : EncodeKernel<Format::kInt8Linear, kKeeps>;
 }
 
@@ -220,6 +224,7 @@ Status DecodeBlocks(const OpAttrs& attrs, std::span<const TensorView> operands,
   const auto& blocks = std::get<BlockAttrs>(attrs);
   const auto kernel = blocks.format == Format::kFP8          ? DecodeKernel<Format::kFP8>
                       : blocks.format == Format::kInt4Linear ? DecodeKernel<Format::kInt4Linear>
+                      : blocks.format == Format::kNF4        ? DecodeKernel<Format::kNF4>
                                                              : DecodeKernel<Format::kInt8Linear>;
   return Launch("decode_blocks", kernel, ElementShape(1, operands[2].Elements()), context,
                 ArgumentsOf(blocks, operands[2], operands[0], operands[1]));
@@ -232,6 +237,7 @@ Status SumCodes(const OpAttrs& attrs, std::span<const TensorView> operands,
   const TensorView &codes = operands[0], &scales = operands[1];
   const auto kernel = blocks.format == Format::kFP8          ? SumKernel<Format::kFP8>
                       : blocks.format == Format::kInt4Linear ? SumKernel<Format::kInt4Linear>
+                      : blocks.format == Format::kNF4        ? SumKernel<Format::kNF4>
                                                              : SumKernel<Format::kInt8Linear>;
   BlockArguments arguments = ArgumentsOf(blocks, operands[2], codes, scales);
   arguments.wide = arguments.wide && codes.size[1] % kPack == 0;

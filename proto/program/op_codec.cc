@@ -151,21 +151,14 @@ absl::StatusOr<OpAttrs> DecodeBlock(const v1::BlockAttrs& m) {
   kernels::BlockAttrs attrs = {.block = m.block(),
                                .runs = std::max<int64_t>(1, m.runs()),
                                .parts = std::max<int64_t>(1, m.parts())};
-  switch (m.format()) {
-    case v1::INT8_LINEAR:
-      attrs.format = kernels::Format::kInt8Linear;
-      return attrs;
-    case v1::INT4_LINEAR:
-      attrs.format = kernels::Format::kInt4Linear;
-      return attrs;
-    case v1::FP8_E4M3:
-      attrs.format = kernels::Format::kFP8;
-      return attrs;
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("format: got ", static_cast<int>(m.format()),
-                                                     ", must be INT8_LINEAR, INT4_LINEAR or "
-                                                     "FP8_E4M3"));
+  const kernels::FormatRow* const row = DecodeBlockFormat(m.format());
+  if (row == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("format: got ", static_cast<int>(m.format()),
+                                                   ", must be INT8_LINEAR, INT4_LINEAR, "
+                                                   "FP8_E4M3 or NF4"));
   }
+  attrs.format = row->format;
+  return attrs;
 }
 
 absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
@@ -326,6 +319,21 @@ void ResolveRank(const Coordinates& rank, OpAttrs* attrs) {
     a->context.index = rank.context;
   } else if (auto* a = std::get_if<kernels::CrossEntropyAttrs>(attrs)) {
     a->shard = rank.tensor;
+  }
+}
+
+const kernels::FormatRow* DecodeBlockFormat(v1::BlockFormat format) {
+  switch (format) {
+    case v1::INT8_LINEAR:
+      return &kernels::RowOf(kernels::Format::kInt8Linear);
+    case v1::INT4_LINEAR:
+      return &kernels::RowOf(kernels::Format::kInt4Linear);
+    case v1::FP8_E4M3:
+      return &kernels::RowOf(kernels::Format::kFP8);
+    case v1::NF4:
+      return &kernels::RowOf(kernels::Format::kNF4);
+    default:
+      return nullptr;
   }
 }
 

@@ -33,6 +33,9 @@ v1::OptimizerRule EncodeRule(kernels::OptimizerRule rule);
 kernels::OptimizerRule DecodeRule(v1::OptimizerRule rule);
 
 v1::DType EncodeDType(kernels::DType dtype);
+v1::BlockFormat EncodeBlockFormat(kernels::Format format);
+// Null for one that the table of formats does not have, and where none is said.
+const kernels::FormatRow* DecodeBlockFormat(v1::BlockFormat format);
 // An absent operand (ACCESS_UNSPECIFIED) decodes to an absent shape.
 absl::StatusOr<kernels::TensorShape> DecodeShape(const v1::Operand& operand);
 

@@ -116,9 +116,7 @@ struct Encoder {
   }
   void operator()(const kernels::BlockAttrs& a) const {
     v1::BlockAttrs* m = out->mutable_block();
-    m->set_format(a.format == kernels::Format::kFP8          ? v1::FP8_E4M3
-                  : a.format == kernels::Format::kInt4Linear ? v1::INT4_LINEAR
-                                                             : v1::INT8_LINEAR);
+    m->set_format(EncodeBlockFormat(a.format));
     m->set_block(a.block);
     if (a.runs > 1) m->set_runs(a.runs);
     if (a.parts > 1) m->set_parts(a.parts);
@@ -134,6 +132,19 @@ void EncodeOp(Op op, const OpAttrs& attrs, ComputeOp* compute) {
 
 v1::OptimizerRule EncodeRule(kernels::OptimizerRule rule) {
   return static_cast<v1::OptimizerRule>(rule);
+}
+
+v1::BlockFormat EncodeBlockFormat(kernels::Format format) {
+  switch (format) {
+    case kernels::Format::kFP8:
+      return v1::FP8_E4M3;
+    case kernels::Format::kInt4Linear:
+      return v1::INT4_LINEAR;
+    case kernels::Format::kNF4:
+      return v1::NF4;
+    default:
+      return v1::INT8_LINEAR;
+  }
 }
 
 v1::DType EncodeDType(kernels::DType dtype) { return static_cast<v1::DType>(dtype); }

@@ -225,6 +225,8 @@ std::vector<Work> StepOps(int threads) {
           encode(Format::kFP8, true),
           encode(Format::kInt4Linear, false),
           encode(Format::kInt4Linear, true),
+          encode(Format::kNF4, false),
+          encode(Format::kNF4, true),
           OpWork("squared_norm f32", Op::kSquaredNorm, ScaleAttrs{}, {large, vector(1)}, threads),
           OpWork("cast f32 to bf16", Op::kCast, NoAttrs{}, {large, large_bf16}, threads),
           OpWork("fill f32 128 MiB", Op::kFill, FillAttrs{}, {large}, threads)};

@@ -134,7 +134,8 @@ void AddCopies(const Form& form, CaseList* list) {
     list->Add(Op::kAdd, suffix, NoAttrs{}, {x, y});
     list->Add(Op::kCast, suffix + "_flat", NoAttrs{}, {form.Act({999}), Dense(to, {999})});
   }
-  for (const Format format : {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear}) {
+  for (const Format format :
+       {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear, Format::kNF4}) {
     for (const auto& [count, block] :
          {std::pair<int64_t, int64_t>{1024, 128}, {70001, 256}, {999, 16}}) {
       const int64_t packed = RowOf(format).packed, n = count / packed * packed;

@@ -169,14 +169,15 @@ Error ErrorOfEach(const Values& got, const Values& want, double common_size) {
   return worst;
 }
 
-// The whole numbers of codes of 4 bits, of which a byte has two.
+// The whole numbers of codes of 4 bits, of which a byte has two: those of nf4 have no sign.
 Values Unpacked(const OpCase& op_case, const Values& bytes) {
   const auto* blocks = std::get_if<BlockAttrs>(&op_case.attrs);
-  if (blocks == nullptr || blocks->format != Format::kInt4Linear) return bytes;
+  if (blocks == nullptr || RowOf(blocks->format).packed == 1) return bytes;
+  const int sign = blocks->format == Format::kInt4Linear ? 8 : 0;
   Values numbers;
   for (const double byte : bytes) {
     for (const int shift : {0, 4})
-      numbers.push_back(((static_cast<int>(byte) >> shift & 15) ^ 8) - 8);
+      numbers.push_back(((static_cast<int>(byte) >> shift & 15) ^ sign) - sign);
   }
   return numbers;
 }

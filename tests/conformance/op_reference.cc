@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numbers>
 
+#include "kernels/block_codes.h"
 #include "tests/conformance/attention_reference.h"
 #include "tests/conformance/layout_reference.h"
 #include "tests/conformance/norm_reference.h"
@@ -320,6 +322,8 @@ double NearestFp8(const Values& numbers, double value) {
 // The numbers of all codes, the index being the code.
 Values NumbersOf(Format format) {
   if (format == Format::kFP8) return Fp8Numbers();
+  if (format == Format::kNF4)
+    return Values(std::begin(kNormalMap.number), std::end(kNormalMap.number));
   const int count = format == Format::kInt4Linear ? 16 : 256;
   Values numbers(count);
   for (int code = 0; code < count; ++code) numbers[code] = code < count / 2 ? code : code - count;
@@ -328,12 +332,21 @@ Values NumbersOf(Format format) {
 
 // Code `i` of bytes that have one or two of them.
 int CodeAt(const BlockAttrs& attrs, const Values& bytes, int64_t i) {
-  if (attrs.format != Format::kInt4Linear) return static_cast<int>(bytes[i]);
+  if (RowOf(attrs.format).packed == 1) return static_cast<int>(bytes[i]);
   return static_cast<int>(bytes[i / 2]) >> (i % 2 * 4) & 15;
+}
+
+// Of ascending numbers the nearest, of two as near the lower one.
+int NearestOf(const Values& numbers, double value) {
+  int code = 0;
+  for (size_t next = 1; next < numbers.size(); ++next)
+    code += value > (numbers[next - 1] + numbers[next]) / 2;
+  return code;
 }
 
 double MostOf(Format format) {
   if (format == Format::kFP8) return 448;
+  if (format == Format::kNF4) return 1;
   return format == Format::kInt4Linear ? 7 : 127;
 }
 
@@ -345,7 +358,7 @@ void EncodeBlocksRef(const BlockAttrs& attrs, Operands operands) {
     x[i] = static_cast<float>(x[i]) + static_cast<float>(residual[i]);
   const Values numbers = Fp8Numbers(), all = NumbersOf(attrs.format);
   const auto count = static_cast<int64_t>(x.size());
-  const bool pairs = attrs.format == Format::kInt4Linear;
+  const bool pairs = RowOf(attrs.format).packed == 2;
   operands[1].assign(pairs ? count / 2 : count, 0);
   operands[2].resize((count + attrs.block - 1) / attrs.block);
   const int64_t of_part = count / (attrs.runs * attrs.parts);
@@ -366,7 +379,9 @@ void EncodeBlocksRef(const BlockAttrs& attrs, Operands operands) {
         operands[1][at] = NearestFp8(numbers, scaled);
         continue;
       }
-      const auto code = static_cast<uint8_t>(static_cast<int>(std::nearbyint(scaled)));
+      const auto code = static_cast<uint8_t>(attrs.format == Format::kNF4
+                                                 ? NearestOf(all, scaled)
+                                                 : static_cast<int>(std::nearbyint(scaled)));
       if (pairs) {
         operands[1][at / 2] += (code & 15) << (at % 2 * 4);
       } else {

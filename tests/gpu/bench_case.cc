@@ -88,7 +88,8 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
   add("rope", Op::kRope, RopeAttrs{.sequence = 512}, {BF16({rows, d / 128, 128}), F32({512, 128})});
   add("cast", Op::kCast, NoAttrs{}, {flat, BF16({rows * d})});
   const TensorShape scales = F32({rows * d / kActivationBlock});
-  for (const Format format : {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear}) {
+  for (const Format format :
+       {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear, Format::kNF4}) {
     const std::string name(RowOf(format).name);
     const BlockAttrs blocks = {.format = format};
     const int64_t packed = RowOf(format).packed;

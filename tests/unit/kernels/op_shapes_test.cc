@@ -310,7 +310,7 @@ std::vector<BadCase> BadCases() {
        Op::kEncodeBlocks,
        BlockAttrs{.format = Format::kInt8},
        {F32({100}), codes, F32({1}), {}},
-       "encode_blocks: attribute 'format' is int8, must be int8_linear, int4_linear or fp8"},
+       "encode_blocks: attribute 'format' is int8, must be int8_linear, int4_linear, fp8 or nf4"},
       {"CodesOfFourBitsOfAnOddNumber",
        Op::kEncodeBlocks,
        BlockAttrs{.format = Format::kInt4Linear},

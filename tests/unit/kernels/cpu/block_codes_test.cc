@@ -1,6 +1,6 @@
 // Formats in blocks: the vectors against single elements (block_codes.h), to the bit, both against
-// torchao's (tests/golden/pytorch/make_block_codes.py), and what the op's conformance cases
-// cannot show: blocks that are zero, tiny or not finite.
+// torchao's and bitsandbytes' (tests/golden/pytorch/make_block_codes.py, make_nf4.py), and what the
+// op's conformance cases cannot show: blocks that are zero, tiny or not finite.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/block_codes.h"
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "hwy/targets.h"
 #include "tests/unit/kernels/cpu/launch.h"
 
 namespace terrace::kernels::cpu {
@@ -22,10 +23,11 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr Format kFormatsInBlocks[] = {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear};
+constexpr Format kFormatsInBlocks[] = {Format::kInt8Linear, Format::kFP8, Format::kInt4Linear,
+                                       Format::kNF4};
 
 struct Blocks {
-  std::vector<uint8_t> codes;  // two in a byte of int4
+  std::vector<uint8_t> codes;  // two in a byte of int4 and nf4
   std::vector<float> scales;
 };
 
@@ -73,10 +75,10 @@ std::vector<float> Numbers(int64_t count) {
   return numbers;
 }
 
-TEST(BlockCodesTest, VectorsAreSingleElementsToTheBitWhateverTheThreads) {
+void ExpectSingleElements() {
   for (const Format format : kFormatsInBlocks) {
     // The last block is no whole one.
-    const std::vector<float> x = Numbers(format == Format::kInt4Linear ? 200'006 : 200'003);
+    const std::vector<float> x = Numbers(RowOf(format).packed == 2 ? 200'006 : 200'003);
     for (const int64_t block : {16, 128}) {
       const BlockAttrs attrs = {.format = format, .block = block};
       const Blocks one = Encode(x, attrs), many = Encode(x, attrs, 2);
@@ -99,12 +101,22 @@ TEST(BlockCodesTest, VectorsAreSingleElementsToTheBitWhateverTheThreads) {
   }
 }
 
-// numbers() of make_block_codes.py.
-std::vector<float> GoldenNumbers(int64_t blocks) {
+TEST(BlockCodesTest, VectorsOfEachWidthAreSingleElementsToTheBitWhateverTheThreads) {
+  for (int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+    const int64_t target = targets & -targets;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    ExpectSingleElements();
+    hwy::SetSupportedTargetsForTest(0);
+  }
+}
+
+// numbers() of make_block_codes.py and of make_nf4.py.
+std::vector<float> GoldenNumbers(int64_t blocks, int64_t size) {
   std::vector<float> numbers;
   uint64_t state = 1;
   for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t i = 0; i < kActivationBlock; ++i) {
+    for (int64_t i = 0; i < size; ++i) {
       state = state * 6364136223846793005u + 1442695040888963407u;
       const auto mantissa = static_cast<float>(static_cast<int64_t>(state >> 40) - (1 << 23));
       const auto shift = static_cast<int>((state >> 33) % static_cast<uint64_t>(block + 1));
@@ -128,7 +140,7 @@ TEST(BlockCodesTest, CodesAreThoseOfTorchaoAndScalesToTheirLastBit) {
     const Format format = name == "fp8"    ? Format::kFP8
                           : name == "int4" ? Format::kInt4Linear
                                            : Format::kInt8Linear;
-    const Blocks blocks = Encode(GoldenNumbers(kBlocks), {.format = format});
+    const Blocks blocks = Encode(GoldenNumbers(kBlocks, kActivationBlock), {.format = format});
     ASSERT_EQ(blocks.scales.size(), static_cast<size_t>(kBlocks));
     for (int64_t block = 0; block < kBlocks; ++block) {
       words >> bits >> codes;
@@ -146,12 +158,37 @@ TEST(BlockCodesTest, CodesAreThoseOfTorchaoAndScalesToTheirLastBit) {
   EXPECT_EQ(formats, 3);
 }
 
+// To the bit: bitsandbytes too multiplies by the scale's inverse.
+TEST(BlockCodesTest, NF4IsThatOfBitsandbytes) {
+  std::ifstream file(TERRACE_GOLDEN_FOLDER "/nf4.txt");
+  std::string word, codes;
+  for (const float number : kNormalMap.number) {
+    file >> word;
+    EXPECT_EQ(std::bit_cast<uint32_t>(number), std::stoul(word, nullptr, 16)) << number;
+  }
+  constexpr int64_t kBlocks = 24;
+  const Blocks blocks =
+      Encode(GoldenNumbers(kBlocks, kNF4Block), {.format = Format::kNF4, .block = kNF4Block});
+  for (int64_t block = 0; block < kBlocks; ++block) {
+    ASSERT_TRUE(file >> word >> codes);
+    ASSERT_EQ(codes.size(), static_cast<size_t>(kNF4Block));
+    EXPECT_EQ(std::bit_cast<uint32_t>(blocks.scales[block]), std::stoul(word, nullptr, 16));
+    for (int64_t i = 0; i < kNF4Block; ++i) {
+      EXPECT_EQ(CodeOf(blocks, Format::kNF4, block * kNF4Block + i),
+                std::stoi(codes.substr(i, 1), nullptr, 16))
+          << "block " << block << " element " << i;
+    }
+  }
+}
+
 TEST(BlockCodesTest, EveryCodeComesBackAsItself) {
   for (const Format format : kFormatsInBlocks) {
-    const int codes = format == Format::kInt4Linear ? 16 : 256;
+    const int codes = RowOf(format).packed == 2 ? 16 : 256;
     for (int code = 0; code < codes; ++code) {
       const float number = BlockNumber(static_cast<uint8_t>(code), format);
-      const bool none = format == Format::kFP8 ? std::isnan(number) : code == codes / 2;
+      const bool none = format == Format::kFP8   ? std::isnan(number)
+                        : format == Format::kNF4 ? false
+                                                 : code == codes / 2;
       if (none) continue;
       EXPECT_EQ(BlockCode(number, format), code) << number;
     }
@@ -159,7 +196,7 @@ TEST(BlockCodesTest, EveryCodeComesBackAsItself) {
 }
 
 // int8 and int4: at most half of a 127th or a 7th of the largest; fp8: a sixteenth of the number,
-// or half a quantum.
+// or half a quantum; nf4: half of what lies between -1 and the number above it.
 TEST(BlockCodesTest, NumbersComeBackWithinHalfAStep) {
   const std::vector<float> x = Numbers(64 * kActivationBlock);
   for (const Format format : kFormatsInBlocks) {
@@ -168,8 +205,9 @@ TEST(BlockCodesTest, NumbersComeBackWithinHalfAStep) {
     const std::vector<float> y = Decode(blocks, attrs);
     for (size_t i = 0; i < x.size(); ++i) {
       const float scale = blocks.scales[i / kActivationBlock];
-      const float half =
-          format != Format::kFP8 ? scale / 2 : std::max(std::abs(x[i]) / 16, scale * 0x1p-10f);
+      const float half = format == Format::kFP8
+                             ? std::max(std::abs(x[i]) / 16, scale * 0x1p-10f)
+                             : scale / 2 * (format == Format::kNF4 ? 1 + kNormalMap.number[1] : 1);
       EXPECT_LE(std::abs(y[i] - x[i]), half * (1 + 1e-5f)) << x[i] << " is " << y[i];
     }
   }

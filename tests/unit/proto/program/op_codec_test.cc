@@ -83,8 +83,8 @@ TEST(OpCodecTest, EveryOpComesBackWithItsOwnAttributesAndNoOther) {
 }
 
 TEST(OpCodecTest, EveryFormatOfBlocksComesBack) {
-  for (const kernels::Format format :
-       {kernels::Format::kInt8Linear, kernels::Format::kFP8, kernels::Format::kInt4Linear}) {
+  for (const kernels::Format format : {kernels::Format::kInt8Linear, kernels::Format::kFP8,
+                                       kernels::Format::kInt4Linear, kernels::Format::kNF4}) {
     const OpAttrs attrs = kernels::BlockAttrs{.format = format, .block = 64};
     v1::ComputeOp compute;
     EncodeOp(Op::kSumBlocks, attrs, &compute);
