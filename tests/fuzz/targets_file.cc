@@ -19,7 +19,7 @@
 #include "tests/fuzz/target.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors/safetensors_header.h"
-#include "worker/data/sentencepiece_tokenizer.h"
+#include "worker/data/sentencepiece/tokenizer.h"
 #include "worker/data/token_segment.h"
 #include "worker/data/tokenizer_json/tokenizer_json.h"
 

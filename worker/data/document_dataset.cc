@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "worker/data/bucket_draw.h"
 #include "worker/data/document_samples.h"
@@ -99,17 +100,22 @@ class DocumentDataset final : public TokenDataset {
     // Documents that begin in the held-out part.
     const int64_t held_out =
         own ? 0 : std::llround(source_.spec.validation_fraction() * train.size());
+    const auto counts_any = [](const TokenSequence& tokens) {
+      return [&tokens](int64_t begin, int64_t count) { return tokens.CountsAny(begin, count); };
+    };
     RETURN_IF_ERROR(VisitDocuments(train, source_.end_of_text, [&](int64_t begin, int64_t count) {
       const bool trains = begin < train.size() - held_out;
-      (trains ? train_ : validation_).Add(begin, count);
+      (trains ? train_ : validation_).Add(begin, count, counts_any(train));
       (trains ? train_tokens_ : validation_tokens_) += count;
     }));
     RETURN_IF_ERROR(
         VisitDocuments(source_.validation, source_.end_of_text, [&](int64_t begin, int64_t count) {
-          validation_.Add(begin, count);
+          validation_.Add(begin, count, counts_any(source_.validation));
           validation_tokens_ += count;
         }));
     RETURN_IF_ERROR(CheckEnough(own));
+    if (train_.left_out() > 0)
+      log::Warn(LeftOut(train_.left_out()), "; raise data.sequence_length to keep them");
     draw_.emplace(train_.sizes(), MixBits(static_cast<uint64_t>(source_.seed)));
     return absl::OkStatus();
   }
@@ -144,7 +150,7 @@ class DocumentDataset final : public TokenDataset {
   static void Fill(const TokenSequence& from, const DocumentSample& sample,
                    std::span<int32_t> tokens, std::span<int32_t> targets) {
     from.Read(sample.begin, tokens.first(sample.count));
-    from.Read(sample.begin + 1, targets.first(sample.count));
+    from.ReadCounted(sample.begin + 1, kIgnored, targets.first(sample.count));
     std::fill(tokens.begin() + sample.count, tokens.end(), kPadding);
     std::fill(targets.begin() + sample.count, targets.end(), kIgnored);
   }
@@ -181,14 +187,22 @@ class DocumentDataset final : public TokenDataset {
     return tokens;
   }
 
+  static std::string LeftOut(int64_t samples) {
+    return absl::StrCat(samples,
+                        " samples of data.train are left out: their data.sequence_length tokens "
+                        "are all of a prompt, which the loss does not count");
+  }
+
   absl::Status CheckEnough(bool own) const {
-    const auto refuse = [](const std::string& what, int64_t samples, const std::string& least,
-                           const char* way_out) {
+    const std::string left_out =
+        train_.left_out() > 0 ? absl::StrCat("; ", LeftOut(train_.left_out())) : "";
+    const auto refuse = [&](const std::string& what, int64_t samples, const std::string& least,
+                            const char* way_out) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, samples,
                        " samples with data.samples: documents (each a document of "
                        "two or more tokens, or a piece of one), must be at least ",
-                       least, "; ", way_out));
+                       least, "; ", way_out, left_out));
     };
     if (train_.size() < source_.global_batch) {
       return refuse("data.train has ", train_.size(),

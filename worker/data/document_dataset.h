@@ -1,5 +1,6 @@
 // A dataset whose samples are documents: each stands alone in its row, the rest of the row is
-// padding that the loss does not count. The rows of a step come from one bucket (bucket_draw.h).
+// padding that the loss does not count, and neither are prompts (json_line.h). The rows of a step
+// come from one bucket (bucket_draw.h).
 //
 // Where documents end: a line of .jsonl, the end of a .txt file, what a Megatron .idx says, or the
 // tokenizer's end-of-text token in any other .bin (docs/formats.md).

@@ -14,17 +14,20 @@ constexpr int kLengthBits = 21;
 DocumentSamples::DocumentSamples(std::vector<int64_t> lengths)
     : lengths_(std::move(lengths)), samples_(lengths_.size()), tokens_(lengths_.size()) {}
 
-void DocumentSamples::Add(int64_t begin, int64_t tokens) {
+void DocumentSamples::Add(int64_t begin, int64_t tokens, const CountsAny& counts_any) {
   // The last token of a document is only a target.
-  for (int64_t rest = tokens - 1; rest > 0;) {
-    const int64_t count = std::min(rest, lengths_.back());
+  int64_t rest = tokens - 1;
+  for (int64_t count = 0; rest > 0; begin += count, rest -= count) {
+    count = std::min(rest, lengths_.back());
+    if (!counts_any(begin + 1, count)) {
+      ++left_out_;
+      continue;
+    }
     const auto bucket =
         std::lower_bound(lengths_.begin(), lengths_.end(), count) - lengths_.begin();
     samples_[bucket].push_back(static_cast<uint64_t>(begin) << kLengthBits |
                                static_cast<uint64_t>(count));
     tokens_[bucket] += count;
-    begin += count;
-    rest -= count;
   }
 }
 

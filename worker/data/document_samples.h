@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace terrace {
@@ -25,12 +26,15 @@ class DocumentSamples {
   // `lengths`: of the buckets, ascending, at most 2^20 each.
   explicit DocumentSamples(std::vector<int64_t> lengths);
 
-  // A document of `tokens` tokens from `begin` on; nothing when it has none to predict. REQUIRES:
-  // begin + tokens <= kMaxDocumentTokens.
-  void Add(int64_t begin, int64_t tokens);
+  // Whether the loss counts any of the `count` tokens from `begin` on.
+  using CountsAny = std::function<bool(int64_t begin, int64_t count)>;
+  // A document of `tokens` tokens from `begin` on; nothing when it has none to predict. A sample
+  // without a target that counts is left out. REQUIRES: begin + tokens <= kMaxDocumentTokens.
+  void Add(int64_t begin, int64_t tokens, const CountsAny& counts_any);
 
   const std::vector<int64_t>& lengths() const { return lengths_; }
-  int64_t size() const;                // all samples
+  int64_t size() const;  // all samples
+  int64_t left_out() const { return left_out_; }
   std::vector<int64_t> sizes() const;  // of each bucket
   // Of all samples of the bucket.
   int64_t tokens(int bucket) const { return tokens_[bucket]; }
@@ -41,6 +45,7 @@ class DocumentSamples {
   const std::vector<int64_t> lengths_;
   std::vector<std::vector<uint64_t>> samples_;  // by bucket
   std::vector<int64_t> tokens_;                 // of each
+  int64_t left_out_ = 0;
 };
 
 }  // namespace terrace

@@ -2,24 +2,19 @@
 #include "worker/data/text_source.h"
 
 #include <algorithm>
-#include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
+#include "worker/data/json_line.h"
 
 namespace terrace {
 namespace {
 
 // Short enough that the sums of a unigram model, which are floats, keep their precision.
 constexpr size_t kPieceBytes = size_t{1} << 16;
-// The JSON library quotes what it read of a bad line, which may be all of a long one.
-constexpr size_t kQuotedBytesMax = 400;
 
 // Lead bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+2000.., U+3000) are excluded
 // with their neighbours.
@@ -56,63 +51,6 @@ absl::Status VisitPlain(std::string_view content, bool any_bytes, std::string_vi
   return absl::OkStatus();
 }
 
-bool IsOfNumber(char c) { return absl::ascii_isalnum(c) || c == '+' || c == '-' || c == '.'; }
-
-// Words that Python's json writes and reads as numbers, and numbers that no double holds.
-bool IsNotFinite(std::string_view word) {
-  if (word == "NaN" || word == "Infinity" || word == "-Infinity") return true;
-  double number = 0;
-  return word.find_first_of("0123456789") != std::string_view::npos &&
-         absl::SimpleAtod(Absl(word), &number) && std::isinf(number);
-}
-
-// With null for numbers that are not finite, wherever they stand but in strings.
-std::string WithoutNotFinite(std::string_view line) {
-  std::string cleaned;
-  bool in_string = false;
-  for (size_t i = 0; i < line.size();) {
-    if (!in_string && IsOfNumber(line[i])) {
-      const size_t begin = i;
-      while (i < line.size() && IsOfNumber(line[i])) ++i;
-      const std::string_view word = line.substr(begin, i - begin);
-      cleaned.append(IsNotFinite(word) ? "null" : word);
-      continue;
-    }
-    if (line[i] == '"') in_string = !in_string;
-    if (in_string && line[i] == '\\' && i + 1 < line.size()) cleaned.push_back(line[i++]);
-    cleaned.push_back(line[i++]);
-  }
-  return cleaned;
-}
-
-// As Python reads it: other fields than the text may hold NaN.
-nlohmann::json ParseLine(std::string_view line) {
-  try {
-    return nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception&) {
-    const std::string cleaned = WithoutNotFinite(line);
-    nlohmann::json object = nlohmann::json::parse(cleaned, nullptr, /*allow_exceptions=*/false);
-    if (cleaned == line || object.is_discarded()) throw;
-    return object;
-  }
-}
-
-absl::StatusOr<std::string> TextOfLine(std::string_view line) {
-  try {
-    nlohmann::json object = ParseLine(line);
-    if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
-    const auto text = object.find("text");
-    if (text == object.end()) return absl::InvalidArgumentError("no field \"text\"");
-    if (!text->is_string()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"text\" is ", text->type_name(), ", must be a string"));
-    }
-    return std::move(text->get_ref<std::string&>());
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(CleanLine(error.what(), kQuotedBytesMax));
-  }
-}
-
 absl::Status VisitJsonLines(std::string_view content, std::string_view path,
                             const TextPieceVisitor& visit) {
   int64_t line_number = 0;
@@ -122,13 +60,15 @@ absl::Status VisitJsonLines(std::string_view content, std::string_view path,
     begin = end + 1;
     ++line_number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const absl::StatusOr<std::string> text = TextOfLine(line);
-    if (!text.ok()) {
+    const absl::StatusOr<LineText> document = TextOfJsonLine(line);
+    if (!document.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(Absl(path), ":", line_number, ": ", text.status().message(),
-                       "; each line must be an object such as {\"text\": \"...\"}"));
+          absl::StrCat(Absl(path), ":", line_number, ": ", document.status().message()));
     }
-    RETURN_IF_ERROR(visit({*text, true, static_cast<int64_t>(std::min(begin, content.size()))}));
+    RETURN_IF_ERROR(visit({.text = document->text,
+                           .ends_document = true,
+                           .consumed_bytes = static_cast<int64_t>(std::min(begin, content.size())),
+                           .prompt_bytes = document->prompt_bytes}));
   }
   return absl::OkStatus();
 }

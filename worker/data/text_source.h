@@ -1,5 +1,5 @@
 // Walks the documents of a text file in pieces of bounded size: a .txt file is one document, each
-// line of a .jsonl file is one (its "text" field).
+// line of a .jsonl file is one (json_line.h), in one piece.
 //
 // Pieces of a .txt file end where no byte-level BPE pattern in use can see across: after a newline
 // that is followed by a character that is not white space. So there tokenising piece by piece
@@ -11,6 +11,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -25,6 +26,7 @@ struct TextPiece {
   std::string_view text;
   bool ends_document = false;
   int64_t consumed_bytes = 0;  // of the file, this piece included
+  size_t prompt_bytes = 0;     // at the start of the text: what the loss does not count
 };
 using TextPieceVisitor = std::function<absl::Status(const TextPiece&)>;
 

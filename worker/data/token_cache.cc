@@ -23,7 +23,7 @@ namespace terrace {
 namespace {
 
 constexpr char kMagic[8] = {'T', 'R', 'R', 'C', 'T', 'O', 'K', '\n'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr int64_t kLockAttemptMs = 200;
 
 // Little-endian, as the machines we run on. The checksum covers all before it.
@@ -37,13 +37,15 @@ struct Header {
   int64_t source_modified_unix_ns;
   uint64_t key;
   uint32_t max_id;
-  uint32_t reserved;
+  uint32_t spans;  // of tokens that the loss does not count
   uint64_t checksum;
 };
 static_assert(sizeof(Header) == 72);
 
-// After the tokens, from the next multiple of 8 on: the position of each document's end.
+// After the tokens, from the next multiple of 8 on: the position of each document's end, then the
+// spans.
 constexpr uint64_t kEndBytes = sizeof(uint64_t);
+static_assert(sizeof(TokenSpan) == 2 * kEndBytes);
 
 uint64_t EndsOffset(const Header& header) {
   const uint64_t tokens_end = sizeof(Header) + header.tokens * header.token_bytes;
@@ -86,8 +88,8 @@ std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const Cach
   const bool ours = std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0 &&
                     header.version == kVersion && header.checksum == HeaderChecksum(header) &&
                     header.key == name.key;
-  const bool whole =
-      ours && file->bytes().size() == EndsOffset(header) + header.documents * kEndBytes;
+  const uint64_t ends_end = ours ? EndsOffset(header) + header.documents * kEndBytes : 0;
+  const bool whole = ours && file->bytes().size() == ends_end + header.spans * sizeof(TokenSpan);
   const bool fresh = header.source_bytes == source.bytes().size() &&
                      header.source_modified_unix_ns == source.modified_unix_ns();
   if (!whole || !fresh) return std::nullopt;
@@ -103,6 +105,9 @@ std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const Cach
     std::memcpy(&end, ends + document * kEndBytes, sizeof(end));
     return end;
   };
+  // Aligned: the mapping begins on a page.
+  cached.segment.uncounted = {reinterpret_cast<const TokenSpan*>(file->bytes().data() + ends_end),
+                              header.spans};
   cached.segment.file = *std::move(file);
   cached.max_id = header.max_id;
   cached.was_cached = true;
@@ -135,6 +140,11 @@ class CacheWriter {
 
   void EndDocument() { ends_.push_back(tokens_); }
 
+  // The loss does not count the next `tokens` tokens.
+  void Uncounted(uint64_t tokens) {
+    if (tokens > 0) uncounted_.push_back({tokens_, tokens_ + tokens});
+  }
+
   absl::Status Finish(uint64_t key, const MappedFile& source) {
     Header header = {.version = kVersion,
                      .token_bytes = static_cast<uint32_t>(type_),
@@ -143,13 +153,15 @@ class CacheWriter {
                      .source_bytes = source.bytes().size(),
                      .source_modified_unix_ns = source.modified_unix_ns(),
                      .key = key,
-                     .max_id = max_id_};
+                     .max_id = max_id_,
+                     .spans = static_cast<uint32_t>(uncounted_.size())};
     std::memcpy(header.magic, kMagic, sizeof(kMagic));
     header.checksum = HeaderChecksum(header);
     const uint64_t written = sizeof(header) + tokens_ * header.token_bytes;
     const std::array<std::byte, kEndBytes> zeros = {};
     RETURN_IF_ERROR(WriteAll(fd_, std::span(zeros).first(EndsOffset(header) - written), path_));
     RETURN_IF_ERROR(WriteAll(fd_, std::as_bytes(std::span(ends_)), path_));
+    RETURN_IF_ERROR(WriteAll(fd_, std::as_bytes(std::span(uncounted_)), path_));
     if (::pwrite(fd_.get(), &header, sizeof(header), 0) != sizeof(header)) {
       return FileError(errno, "write", path_);
     }
@@ -162,6 +174,7 @@ class CacheWriter {
   UniqueFd fd_;
   std::vector<std::byte> narrow_;
   std::vector<uint64_t> ends_;
+  std::vector<TokenSpan> uncounted_;
   uint64_t tokens_ = 0;
   uint32_t max_id_ = 0;
 };
@@ -184,6 +197,15 @@ class Throttle {
   std::optional<std::chrono::steady_clock::time_point> last_;
 };
 
+// Of a piece's tokens those that hold nothing of the answer. A token across the border is counted.
+size_t TokensOfPrompt(const Tokenizer& tokenizer, const TextPiece& piece,
+                      const std::vector<int32_t>& ids) {
+  if (piece.prompt_bytes == 0) return 0;
+  std::vector<int32_t> prompt;
+  tokenizer.Encode(piece.text.substr(0, piece.prompt_bytes), &prompt);
+  return std::mismatch(prompt.begin(), prompt.end(), ids.begin(), ids.end()).first - prompt.begin();
+}
+
 absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name,
                       const MappedFile& source, const std::string& temporary,
                       const DataProgress& progress) {
@@ -199,6 +221,7 @@ absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name,
       source.text(), request.format, any_bytes, request.source, [&](const TextPiece& piece) {
         ids.clear();
         tokenizer.Encode(piece.text, &ids);
+        writer.Uncounted(TokensOfPrompt(tokenizer, piece, ids));
         if (piece.ends_document && tokenizer.end_of_text().has_value()) {
           ids.push_back(*tokenizer.end_of_text());
         }

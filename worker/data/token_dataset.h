@@ -1,14 +1,13 @@
 // Tokens of a job, memory-mapped, and which of them a rank sees in a step.
 //
-// Sources: .txt and .jsonl ("text" field) are tokenised once into a cache file; .bin
+// Sources: .txt and .jsonl (json_line.h) are tokenised once into a cache file; .bin
 // (uint16/uint32, raw as nanoGPT writes them or with llm.c's 1024-byte header) and Megatron
 // .bin/.idx are read in place (docs/formats.md). Each document of a text ends with the tokenizer's
 // end-of-text token, where it has one.
 //
 // A sample is a window of all tokens in a row, or with data.samples documents a document
-// (document_dataset.h). Sampling is a pure function of (seed, step, row): no state to save, exact
-// resume.
-// Thread-safe after Open.
+// (document_dataset.h), of which the loss counts no prompt. Sampling is a pure function of (seed,
+// step, row): no state to save, exact resume. Thread-safe after Open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -58,7 +57,7 @@ class TokenDataset {
 
   // Tokens of each row of the batch of `step` (0-based): one of data.buckets, or sequence_length.
   virtual int64_t TrainLength(int64_t step, int64_t global_batch) const = 0;
-  // Targets that count in steps [begin, end): those of documents, without padding.
+  // Tokens with a target in steps [begin, end): those of documents, without padding.
   virtual int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const = 0;
   // Row `row` of the global batch of `step`: TrainLength() tokens and the tokens that follow each
   // of them, below 0 where there is none to predict. Windows: a pseudo-random permutation of the

@@ -79,6 +79,20 @@ absl::Status ReadMegatron(const std::string& index_path, TokenSegment* segment) 
   return ReadMegatronDocuments(index, header.sequences, header.documents, segment);
 }
 
+// Calls `visit(first, last)` for each run of uncounted tokens among [begin, begin + count), counted
+// from `begin`.
+template <typename Visit>
+void ForEachUncounted(const TokenSegment& segment, int64_t begin, int64_t count,
+                      const Visit& visit) {
+  const auto first = static_cast<uint64_t>(begin), last = first + static_cast<uint64_t>(count);
+  auto span = std::partition_point(segment.uncounted.begin(), segment.uncounted.end(),
+                                   [&](const TokenSpan& one) { return one.end <= first; });
+  for (; span != segment.uncounted.end() && span->begin < last; ++span) {
+    visit(static_cast<int64_t>(std::max(span->begin, first) - first),
+          static_cast<int64_t>(std::min(span->end, last) - first));
+  }
+}
+
 }  // namespace
 
 void TokenSegment::Read(int64_t begin, std::span<int32_t> out) const {
@@ -91,6 +105,12 @@ void TokenSegment::Read(int64_t begin, std::span<int32_t> out) const {
     case TokenType::kU32:
       return Widen<uint32_t>(from, out);
   }
+}
+
+void TokenSegment::Mask(int64_t begin, int32_t id, std::span<int32_t> out) const {
+  ForEachUncounted(
+      *this, begin, static_cast<int64_t>(out.size()),
+      [&](int64_t first, int64_t last) { std::fill(out.begin() + first, out.begin() + last, id); });
 }
 
 uint32_t TokenSegment::At(int64_t position) const {
@@ -133,16 +153,44 @@ void TokenSequence::Append(TokenSegment segment) {
   segments_.push_back(std::move(segment));
 }
 
-void TokenSequence::Read(int64_t begin, std::span<int32_t> out) const {
+template <typename Visit>
+void TokenSequence::ForEachPart(int64_t begin, int64_t count, const Visit& visit) const {
   size_t i = std::upper_bound(begins_.begin(), begins_.end(), begin) - begins_.begin() - 1;
-  while (!out.empty()) {
+  while (count > 0) {
     const int64_t offset = begin - begins_[i];
-    const size_t here = std::min<size_t>(out.size(), segments_[i].count - offset);
-    segments_[i].Read(offset, out.first(here));
-    out = out.subspan(here);
+    const int64_t here = std::min(count, segments_[i].count - offset);
+    visit(segments_[i], offset, here);
+    count -= here;
     begin += here;
     ++i;
   }
+}
+
+void TokenSequence::Read(int64_t begin, std::span<int32_t> out) const {
+  ForEachPart(begin, static_cast<int64_t>(out.size()),
+              [&](const TokenSegment& segment, int64_t offset, int64_t count) {
+                segment.Read(offset, out.first(count));
+                out = out.subspan(count);
+              });
+}
+
+void TokenSequence::ReadCounted(int64_t begin, int32_t uncounted, std::span<int32_t> out) const {
+  ForEachPart(begin, static_cast<int64_t>(out.size()),
+              [&](const TokenSegment& segment, int64_t offset, int64_t count) {
+                segment.Read(offset, out.first(count));
+                segment.Mask(offset, uncounted, out.first(count));
+                out = out.subspan(count);
+              });
+}
+
+bool TokenSequence::CountsAny(int64_t begin, int64_t count) const {
+  int64_t counted = 0;
+  ForEachPart(begin, count, [&](const TokenSegment& segment, int64_t offset, int64_t tokens) {
+    counted += tokens;
+    ForEachUncounted(segment, offset, tokens,
+                     [&](int64_t first, int64_t last) { counted -= last - first; });
+  });
+  return counted > 0;
 }
 
 }  // namespace terrace

@@ -23,6 +23,10 @@
 
 namespace terrace {
 
+struct TokenSpan {
+  uint64_t begin = 0, end = 0;
+};
+
 struct TokenSegment {
   std::string path;  // for messages
   MappedFile file;
@@ -34,9 +38,14 @@ struct TokenSegment {
   // Where a document ends, ascending up to `count`; null: the file does not say.
   std::function<int64_t(int64_t document)> document_end;
 
+  // Tokens that the loss does not count: prompts. Ascending, apart from each other; inside `file`.
+  std::span<const TokenSpan> uncounted = {};
+
   // `begin + out.size()` <= count.
   void Read(int64_t begin, std::span<int32_t> out) const;
   uint32_t At(int64_t position) const;
+  // `id` in place of tokens that are not counted, in what was read from `begin` on.
+  void Mask(int64_t begin, int32_t id, std::span<int32_t> out) const;
 };
 
 // INVALID_ARGUMENT that names the file, the position, the id, the vocabulary and the way out.
@@ -54,8 +63,16 @@ class TokenSequence {
   const std::vector<TokenSegment>& segments() const { return segments_; }
   // `begin + out.size()` <= size(). No allocation.
   void Read(int64_t begin, std::span<int32_t> out) const;
+  // The same with `uncounted` in place of tokens that the loss does not count.
+  void ReadCounted(int64_t begin, int32_t uncounted, std::span<int32_t> out) const;
+  // Whether the loss counts any of them.
+  bool CountsAny(int64_t begin, int64_t count) const;
 
  private:
+  // Calls `visit(segment, offset, tokens of it)` for each that has some of [begin, begin + count).
+  template <typename Visit>
+  void ForEachPart(int64_t begin, int64_t count, const Visit& visit) const;
+
   std::vector<TokenSegment> segments_;
   std::vector<int64_t> begins_;
   int64_t size_ = 0;

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
-#include "worker/data/sentencepiece_tokenizer.h"
+#include "worker/data/sentencepiece/tokenizer.h"
 #include "worker/data/tokenizer_json/tokenizer_json.h"
 
 namespace terrace {

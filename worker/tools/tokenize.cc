@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "proto/v1/tools.pb.h"
@@ -63,6 +64,11 @@ absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileF
                                                        [&](std::string_view text, double fraction) {
                                                          bar->Draw(text, fraction);
                                                        }));
+    if (!part.segment.uncounted.empty()) {
+      log::Warn(path,
+                " has prompts, which a .bin does not mark: the loss of a job that reads it "
+                "counts them; name the .jsonl itself in data.train to train on answers alone");
+    }
     v1::TokenizedFile* file = result.add_files();
     file->set_path(path);
     std::error_code ignored;

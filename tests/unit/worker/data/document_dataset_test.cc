@@ -74,6 +74,66 @@ class DocumentDatasetTest : public ::testing::Test {
   v1::TrainSpec train_;
 };
 
+// "ab" is a prompt and "wxyz" its answer: w is the target of b.
+TEST_F(DocumentDatasetTest, TheLossCountsAnswersAlone) {
+  std::string lines;
+  for (int i = 0; i < kBatch; ++i)
+    absl::StrAppend(&lines, R"({"prompt": "ab", "completion": "wxyz"})", "\n");
+  spec_.add_train(Put("t.jsonl", lines));
+  spec_.clear_validation();
+  spec_.add_validation(Put("answers.jsonl", R"({"prompt": "validate", "completion": "!"})"));
+  const auto dataset = Open();
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const Row row = RowOf(**dataset, 0, 3);
+  EXPECT_THAT(row.tokens, ElementsAre('a', 'b', 'w', 'x', 'y', 0, 0, 0));
+  EXPECT_THAT(row.targets, ElementsAre(-1, 'w', 'x', 'y', 'z', -1, -1, -1));
+  std::vector<int32_t> tokens(16), targets(16);
+  (*dataset)->ValidationRow(0, tokens, targets);
+  EXPECT_EQ(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }), 1);
+  EXPECT_EQ(targets[7], '!');
+}
+
+// The cache tells of prompts as the text did.
+TEST_F(DocumentDatasetTest, PromptsAreKnownFromTheCache) {
+  std::string lines = R"({"text": "no prompt"})"
+                      "\n";
+  for (int i = 0; i < kBatch; ++i)
+    absl::StrAppend(&lines, R"({"instruction": "Add.", "input": "1 1", "output": "2"})", "\n");
+  spec_.add_train(Put("t.jsonl", lines));
+  spec_.clear_buckets();
+  spec_.set_sequence_length(300);
+  const auto count = [&] {
+    const auto dataset = Open();
+    EXPECT_TRUE(dataset.ok()) << dataset.status();
+    std::map<int64_t, int> counts;
+    for (int64_t i = 0; i < kBatch + 1; ++i)
+      ++counts[RowOf(**dataset, i / kBatch, i % kBatch).count()];
+    return counts;
+  };
+  const std::map<int64_t, int> first = count();
+  EXPECT_GE(first.at(1), kBatch - 1);
+  EXPECT_EQ(count(), first);
+}
+
+TEST_F(DocumentDatasetTest, SamplesThatAreAllPromptAreLeftOut) {
+  std::string lines;
+  for (int i = 0; i < kBatch; ++i) {
+    absl::StrAppend(&lines, "{\"prompt\": \"", std::string(40, 'p'),
+                    "\", \"completion\": \"a\"}\n");
+  }
+  spec_.add_train(Put("t.jsonl", lines));
+  const auto dataset = Open();
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  // Of 16 + 16 + 8 tokens to predict the last 8 have the answer.
+  for (int64_t row = 0; row < kBatch; ++row) {
+    EXPECT_EQ(RowOf(**dataset, 0, row).targets.size(), 8u);
+    EXPECT_EQ(RowOf(**dataset, 0, row).count(), 1);
+  }
+  spec_.clear_train();
+  spec_.add_train(Put("empty.jsonl", "{\"prompt\": \"only this\", \"completion\": \"\"}\n"));
+  EXPECT_THAT(OpenError(), HasSubstr("1 samples of data.train are left out"));
+}
+
 // Lengths 2 .. 13 and one that is cut: 16 + 16 + 7 to predict.
 std::vector<int> Lengths() {
   std::vector<int> lengths;

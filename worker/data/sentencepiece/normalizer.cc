@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/sentencepiece_normalizer.h"
+#include "worker/data/sentencepiece/normalizer.h"
 
 #include "absl/strings/match.h"
 #include "base/status_macros.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "worker/data/byte_trie.h"
-#include "worker/data/sentencepiece_model.h"
+#include "worker/data/sentencepiece/model.h"
 
 namespace terrace {
 

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "worker/data/byte_trie.h"
 #include "worker/data/character_map.h"
-#include "worker/data/sentencepiece_model.h"
+#include "worker/data/sentencepiece/model.h"
 
 namespace terrace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/sentencepiece_model.h"
+#include "worker/data/sentencepiece/model.h"
 
 #include <bit>
 #include <set>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/sentencepiece_decoder.h"
+#include "worker/data/sentencepiece/decoder.h"
 
 #include <cstdio>
 #include <string_view>

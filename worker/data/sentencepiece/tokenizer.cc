@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/sentencepiece_tokenizer.h"
+#include "worker/data/sentencepiece/tokenizer.h"
 
 #include <xxhash.h>
 
@@ -13,10 +13,10 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "worker/data/byte_trie.h"
-#include "worker/data/sentencepiece_decoder.h"
-#include "worker/data/sentencepiece_model.h"
-#include "worker/data/sentencepiece_normalizer.h"
-#include "worker/data/sentencepiece_segment.h"
+#include "worker/data/sentencepiece/decoder.h"
+#include "worker/data/sentencepiece/model.h"
+#include "worker/data/sentencepiece/normalizer.h"
+#include "worker/data/sentencepiece/segment.h"
 
 namespace terrace {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/data/sentencepiece_model.h"
-#include "worker/data/sentencepiece_normalizer.h"
+#include "worker/data/sentencepiece/model.h"
+#include "worker/data/sentencepiece/normalizer.h"
 
 namespace terrace {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums and comparisons are in the types that the library uses, because ties decide between
 // segmentations.
-#include "worker/data/sentencepiece_segment.h"
+#include "worker/data/sentencepiece/segment.h"
 
 #include <algorithm>
 #include <cfloat>

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data/json_line.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string Answer(const std::string& line) {
+  const LineText text = TextOfJsonLine(line).value();
+  return text.text.substr(text.prompt_bytes);
+}
+
+std::string ErrorOf(const std::string& line) {
+  return std::string(TextOfJsonLine(line).status().message());
+}
+
+TEST(JsonLineTest, EachFormHasItsPrompt) {
+  const LineText plain = TextOfJsonLine(R"({"text": "all", "id": 3})").value();
+  EXPECT_EQ(plain.text, "all");
+  EXPECT_EQ(plain.prompt_bytes, 0u);
+  EXPECT_EQ(Answer(R"({"prompt": "2 + 2 = ", "completion": "4"})"), "4");
+  EXPECT_EQ(Answer(R"({"instruction": "Add.", "input": "2, 2", "output": "4"})"), "4");
+}
+
+// As Stanford Alpaca's train.py writes it.
+TEST(JsonLineTest, InstructionsStandInAlpacasWords) {
+  EXPECT_EQ(TextOfJsonLine(R"({"instruction": "Add.", "input": "2, 2", "output": "4"})")->text,
+            "Below is an instruction that describes a task, paired with an input that provides "
+            "further context. Write a response that appropriately completes the request.\n\n### "
+            "Instruction:\nAdd.\n\n### Input:\n2, 2\n\n### Response:\n4");
+  const std::string bare =
+      "Below is an instruction that describes a task. Write a response that appropriately "
+      "completes the request.\n\n### Instruction:\nGreet.\n\n### Response:\nHi";
+  for (const char* line : {R"({"instruction": "Greet.", "output": "Hi"})",
+                           R"({"instruction": "Greet.", "input": "", "output": "Hi"})",
+                           R"({"instruction": "Greet.", "input": null, "output": "Hi"})"}) {
+    EXPECT_EQ(TextOfJsonLine(line)->text, bare) << line;
+  }
+}
+
+TEST(JsonLineTest, WhatIsWrongIsSaid) {
+  EXPECT_THAT(ErrorOf(R"({"prompt": "x"})"),
+              AllOf(HasSubstr("no field \"completion\""), HasSubstr("each line must be")));
+  EXPECT_THAT(ErrorOf(R"({"instruction": 3, "output": ""})"),
+              HasSubstr("\"instruction\" is number, must be a string"));
+  EXPECT_THAT(ErrorOf(R"({"messages": []})"), HasSubstr("needs a chat template"));
+  EXPECT_THAT(ErrorOf(R"({"body": "x"})"), HasSubstr("no field \"text\""));
+  EXPECT_THAT(ErrorOf("[1]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(ErrorOf("{"), HasSubstr("each line must be"));
+}
+
+}  // namespace
+}  // namespace terrace
