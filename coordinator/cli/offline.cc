@@ -21,9 +21,9 @@
 #include "coordinator/control/submit.h"
 #include "coordinator/hardware/gpu_profile.h"
 #include "coordinator/layout/precision.h"
-#include "coordinator/model/config.h"
 #include "coordinator/model/model.h"
 #include "coordinator/planning/inputs.h"
+#include "coordinator/prepare/evaluate.h"
 #include "proto/program/program_hash.h"
 #include "proto/report/manifest_text.h"
 
@@ -200,17 +200,16 @@ absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path, const std::st
 }
 
 absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {
-  ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(checkpoint));
-  ASSIGN_OR_RETURN(const std::string config_json,
+  ASSIGN_OR_RETURN(v1::JobSpec spec, SpecOfCheckpoint(checkpoint));
+  ASSIGN_OR_RETURN(*spec.mutable_model()->mutable_config_json(),
                    ReadTextFile(checkpoint + "/config.json", kModelConfigBytesMax));
   const int64_t length = spec.data().sequence_length();
-  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(config_json, length));
-  const Model model = BuildModel(config);
+  ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
   InferInput input;
   input.model = &model;
   input.job = spec.name();
   input.sequence_length = length;
-  SetPrecisions(spec.train(), config.layers, &input.precisions);
+  SetPrecisions(spec.train(), model.config.layers, &input.precisions);
   input.threads = static_cast<int>(CoreCount());
   ASSIGN_OR_RETURN(const v1::Program program, CompileInfer(input));
   return WriteSyncedFile(output, SerializeProgram(program));

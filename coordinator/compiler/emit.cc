@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/model/lora.h"
 #include "proto/program/grid.h"
 #include "proto/program/op_codec.h"
 #include "proto/program/state_layout.h"
@@ -238,8 +239,10 @@ class Emitter {
       out->set_moments(EncodeDType(moments));
     if (const auto residual = input_.parameters->ResidualOf(tensor))
       out->set_residual(EncodeDType(*residual));
-    if (tensor.init == Init::kNormal) {
-      out->set_kind(v1::Initializer::NORMAL);
+    out->set_adapter(IsAdapter(tensor.role));
+    if (tensor.init == Init::kNormal || tensor.init == Init::kUniform) {
+      out->set_kind(tensor.init == Init::kNormal ? v1::Initializer::NORMAL
+                                                 : v1::Initializer::UNIFORM);
       out->set_stddev(static_cast<float>(tensor.stddev));
     } else {
       out->set_kind(v1::Initializer::CONSTANT);

@@ -231,7 +231,10 @@ int64_t MomentBlock(const v1::Layout& layout, const ModelConfig& config) {
   // What is stored one below the other begins on whole rows.
   int64_t block = kernels::kInt8Block;
   for (const int64_t rows : {heads, keys, inner}) block = std::gcd(block, rows * config.hidden);
+  const int64_t rank = config.lora.rank;
+  if (rank > 0) block = std::gcd(block, rank * config.hidden);
   if (tp == 1 && layout.tile_bytes() == 0) return block;
+  if (tp > 1 && rank > 0) block = std::gcd(block, rank);  // B is cut by rows
   // Tables are cut by rows, others by rows or by columns.
   for (const int64_t columns : {config.hidden, config.heads * config.head_dim / tp, inner})
     block = std::gcd(block, columns);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/nearest.h"
 #include "base/strings.h"
+#include "coordinator/model/lora.h"
 
 namespace terrace {
 namespace {
@@ -41,7 +42,8 @@ int64_t Depth(const ModelConfig& config, const Tensor& tensor) {
 const std::vector<std::vector<TensorRole>>& Products() {
   using enum TensorRole;
   static const auto* const products = new std::vector<std::vector<TensorRole>>{
-      {kQ, kK, kV}, {kQBias, kKBias, kVBias}, {kMlpGate, kMlpUp}, {kMlpGateBias, kMlpUpBias}};
+      {kQ, kK, kV},       {kQBias, kKBias, kVBias},   {kQLoraA, kKLoraA, kVLoraA},
+      {kMlpGate, kMlpUp}, {kMlpGateBias, kMlpUpBias}, {kMlpGateLoraA, kMlpUpLoraA}};
   return *products;
 }
 
@@ -92,7 +94,9 @@ std::string Apart(const v1::OptimizerSpec& optimizer, const Model& model) {
 TensorUpdate UpdateOf(const v1::OptimizerSpec& optimizer, const ModelConfig& config,
                       const Tensor& tensor) {
   const int index = GroupOf(optimizer, tensor);
-  if (index != kNone && optimizer.groups(index).frozen()) return {.frozen = true};
+  const bool frozen = index != kNone ? optimizer.groups(index).frozen()
+                                     : config.lora.rank > 0 && !IsAdapter(tensor.role);
+  if (frozen) return {.frozen = true};
   double lr_scale = 1;
   double weight_decay = tensor.shape.size() >= 2 ? optimizer.weight_decay() : 0;
   if (optimizer.layer_decay() > 0)
@@ -125,7 +129,7 @@ std::vector<std::string> ParameterGroupProblems(const v1::OptimizerSpec& optimiz
 }
 
 int64_t FrozenParameters(const v1::OptimizerSpec& optimizer, const Model& model) {
-  if (optimizer.groups().empty()) return 0;
+  if (optimizer.groups().empty() && model.config.lora.rank == 0) return 0;
   int64_t frozen = 0;
   for (const Tensor& tensor : model.tensors) {
     if (UpdateOf(optimizer, model.config, tensor).frozen) frozen += tensor.elements();
@@ -135,7 +139,7 @@ int64_t FrozenParameters(const v1::OptimizerSpec& optimizer, const Model& model)
 
 int64_t FirstTrainedLayer(const v1::OptimizerSpec& optimizer, const Model& model) {
   int64_t first = model.config.layers;
-  if (optimizer.groups().empty()) return kNone;
+  if (optimizer.groups().empty() && model.config.lora.rank == 0) return kNone;
   for (const Tensor& tensor : model.tensors) {
     const int64_t layer = model.config.layers - Depth(model.config, tensor);  // -1: an embedding
     if (layer < first && !UpdateOf(optimizer, model.config, tensor).frozen) first = layer;
@@ -164,12 +168,16 @@ double TrainingFlopsPerToken(const v1::OptimizerSpec& optimizer, const Model& mo
 
 std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec& optimizer,
                                                         const Model& model) {
-  if (optimizer.groups().empty() && optimizer.layer_decay() == 0) return {};
-  std::vector<v1::ParameterGroupLine> lines(optimizer.groups_size() + 1);
+  const bool alike = optimizer.groups().empty() && optimizer.layer_decay() == 0;
+  if (alike && model.config.lora.rank == 0) return {};
+  // Of no group are adapters, and all else.
+  std::vector<v1::ParameterGroupLine> lines(optimizer.groups_size() + 2);
   for (int i = 0; i < optimizer.groups_size(); ++i) lines[i].set_match(optimizer.groups(i).match());
+  lines[optimizer.groups_size()].set_match("model.lora");
   for (const Tensor& tensor : model.tensors) {
     const int group = GroupOf(optimizer, tensor);
-    v1::ParameterGroupLine& line = group == kNone ? lines.back() : lines[group];
+    const int of_none = optimizer.groups_size() + (IsAdapter(tensor.role) ? 0 : 1);
+    v1::ParameterGroupLine& line = lines[group == kNone ? of_none : group];
     const TensorUpdate update = UpdateOf(optimizer, model.config, tensor);
     const double least = line.tensors() == 0 ? update.lr_scale : line.min_lr_scale();
     line.set_min_lr_scale(std::min(least, update.lr_scale));
@@ -179,7 +187,9 @@ std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec&
     line.set_tensors(line.tensors() + 1);
     line.set_parameters(line.parameters() + tensor.elements());
   }
-  if (lines.back().tensors() == 0) lines.pop_back();
+  const auto is_empty = [](const v1::ParameterGroupLine& line) { return line.tensors() == 0; };
+  lines.erase(std::remove_if(lines.begin() + optimizer.groups_size(), lines.end(), is_empty),
+              lines.end());
   return lines;
 }
 

@@ -27,6 +27,17 @@ struct RopeConfig {
   double attention_factor = 1.0;  // multiplies cos and sin (YaRN, arXiv 2309.00071, section 3.4)
 };
 
+// Low-rank adapters of linear layers (LoRA, Hu et al. 2021, arXiv 2106.09685): beside W there are
+// A [rank, in] and B [out, rank], and the layer gives W x + scale B (A x).
+struct LoraConfig {
+  int64_t rank = 0;  // 0: no adapters
+  double scale = 1;
+  // Linear layers of the transformer's layers by name or by the last parts of it, as PEFT's
+  // target_modules; "all-linear" is all of them.
+  std::vector<std::string> targets;
+  bool gaussian = false;  // A begins normal with 1 / rank, else uniform as torch.nn.Linear
+};
+
 struct ModelConfig {
   std::string family;  // "gpt2", "llama", "mistral", "qwen2", "qwen3"
   int64_t vocabulary = 0;
@@ -51,6 +62,7 @@ struct ModelConfig {
   bool conv1d_weights = false;  // linear weights stored [in, out] (gpt2) instead of [out, in]
   std::vector<int64_t> window;  // per layer; 0: full attention
   double initializer_range = 0.02;
+  LoraConfig lora;  // not of config.json
   // Sentences for people: what config.json asks for and does not get, and keys that nothing reads.
   std::vector<std::string> remarks;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/model/lora.h"
 
 namespace terrace {
 namespace {
@@ -28,11 +29,25 @@ class Builder {
     std::vector<int64_t> shape =
         config_.conv1d_weights ? std::vector<int64_t>{in, out} : std::vector<int64_t>{out, in};
     Weight(role, name + ".weight", std::move(shape), stddev);
+    if (HasAdapter(config_.lora, name)) Adapter(role, name, in, out);
   }
   void set_layer(int64_t layer) { layer_ = layer; }
 
  private:
   void Add(Tensor tensor) { model_.tensors.push_back(std::move(tensor)); }
+
+  // B begins at zero, so that the model begins as it was.
+  void Adapter(TensorRole role, const std::string& name, int64_t in, int64_t out) {
+    const LoraConfig& lora = config_.lora;
+    const double uniform = 1 / std::sqrt(3.0 * static_cast<double>(in));  // +- 1 / sqrt(in)
+    Add({name + ".lora_A.weight",
+         {lora.rank, in},
+         LoraA(role),
+         layer_,
+         lora.gaussian ? Init::kNormal : Init::kUniform,
+         lora.gaussian ? 1.0 / static_cast<double>(lora.rank) : uniform});
+    Add({name + ".lora_B.weight", {out, lora.rank}, LoraB(role), layer_, Init::kZeros});
+  }
 
   Model& model_;
   const ModelConfig& config_;
@@ -158,7 +173,7 @@ double AttentionFlopsPerToken(const ModelConfig& config, int64_t layer, int64_t 
 
 bool IsMatrixProduct(TensorRole role) {
   using enum TensorRole;
-  switch (role) {
+  switch (AdaptedRole(role)) {
     case kQkv:
     case kQ:
     case kK:

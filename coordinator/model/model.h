@@ -45,9 +45,26 @@ enum class TensorRole {
   kMlpGateBias,
   kMlpDown,
   kMlpDownBias,
+  // Of adapters (lora.h): [rank, in] and [out, rank].
+  kQkvLoraA,
+  kQkvLoraB,
+  kQLoraA,
+  kQLoraB,
+  kKLoraA,
+  kKLoraB,
+  kVLoraA,
+  kVLoraB,
+  kAttentionOutLoraA,
+  kAttentionOutLoraB,
+  kMlpUpLoraA,
+  kMlpUpLoraB,
+  kMlpGateLoraA,
+  kMlpGateLoraB,
+  kMlpDownLoraA,
+  kMlpDownLoraB,
 };
 
-enum class Init { kNormal, kOnes, kZeros };
+enum class Init { kNormal, kUniform, kOnes, kZeros };
 
 struct Tensor {
   std::string name;            // "model.layers.0.self_attn.q_proj.weight"
@@ -55,7 +72,7 @@ struct Tensor {
   TensorRole role;
   int64_t layer = -1;  // -1: not in a layer
   Init init = Init::kNormal;
-  double stddev = 0.0;  // of kNormal
+  double stddev = 0.0;  // of kNormal and kUniform
   int64_t elements() const;
 };
 

@@ -25,9 +25,9 @@ RecomputeCounts CountsOf(const v1::Layout& layout, int64_t layers, int64_t stage
 
 }  // namespace
 
-// Both norms, q k v, the attention's result, both residual sums and the MLP's inner values; of the
-// sums of a block's parts and of what comes in, each rank has its tokens only with
-// sequence_parallel.
+// Both norms, q k v, what A of adapters gives, the attention's result, both residual sums and the
+// MLP's inner values; of the sums of a block's parts and of what comes in, each rank has its tokens
+// only with sequence_parallel.
 LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double element_bytes) const {
   const ModelConfig& config = model_.config;
   const int64_t tp = layout.tensor_parallel();
@@ -37,7 +37,7 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double elemen
   const int64_t inner = (config.mlp == MlpKind::kSwiglu ? 3 : 2) * config.intermediate;
   const int64_t qk_norm = config.qk_norm ? attention + kv : 0;
   const int64_t whole = sp > 1 ? 2 * config.hidden + 2 * config.hidden / sp : 4 * config.hidden;
-  int64_t elements = (2 * attention + 2 * kv + qk_norm + inner) / tp + whole;
+  int64_t elements = (2 * attention + 2 * kv + qk_norm + inner) / tp + whole + model_.adapter_ranks;
   if (layout.context_parallel() > 1) {
     elements += (layout.context_type() == "ulysses" ? attention : 2 * kv) / tp;
   }

@@ -8,6 +8,7 @@
 #include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
+#include "coordinator/model/lora.h"
 
 namespace terrace {
 
@@ -180,10 +181,12 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
       sum = embeds ? &embedding_parameters : &head_parameters;
     }
     *sum += tensor.elements();
+    if (IsLoraA(tensor.role)) adapter_ranks += tensor.shape[0];
   }
   SetTrained(spec.train().optimizer(), model);
   adds_tables = model.Find(TensorRole::kPositionEmbedding) != nullptr;
   layer_parameters /= std::max<int64_t>(1, config.layers);
+  adapter_ranks /= std::max<int64_t>(1, config.layers);
 }
 
 void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& model) {

@@ -115,6 +115,7 @@ struct EstimateModel {
   int64_t sequence = 0;
   double clip_grad_norm = 0;
   int64_t layer_parameters = 0;
+  int64_t adapter_ranks = 0;  // of a layer's adapters, added up
   int64_t embedding_parameters = 0;
   int64_t head_parameters = 0;  // a tied one too, when another stage than the first has it
   // Where something is frozen: what of these is trained, and the first layer that trains something

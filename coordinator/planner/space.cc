@@ -2,9 +2,12 @@
 #include "coordinator/planner/space.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "coordinator/layout/formats.h"
+#include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/planner/degrees.h"
@@ -23,6 +26,16 @@ constexpr int64_t kBucketsMin = 4;
 constexpr uint32_t kInterleaveMax = 8;
 // Of breadth_first on one stage, where more chunks cost nothing; what a spec may ask for.
 constexpr int64_t kChunksMax = 256;
+
+// formats.parameter. What is frozen has no master: where it is most of the model, weights as
+// products read them take fewer bytes on every layout.
+std::string ParameterFormat(const v1::JobSpec& spec, const Model& model) {
+  const bool chosen =
+      spec.formats().parameter().empty() && !spec.train().optimizer().stochastic_rounding();
+  const bool frozen = 2 * FrozenParameters(spec.train().optimizer(), model) > model.Parameters();
+  return chosen && frozen ? std::string(ProductFormat(spec.train().precision()))
+                          : spec.formats().parameter();
+}
 
 // What the spec and the budget say of every layout.
 v1::Layout Pinned(const v1::JobSpec& spec, int64_t layers, const Budget& budget) {
@@ -46,7 +59,6 @@ v1::Layout Pinned(const v1::JobSpec& spec, int64_t layers, const Budget& budget)
   layout.set_context_type(pinned.context_type());
   layout.set_shard_size(pinned.shard_size());
   layout.set_reduce_block(pinned.reduce_block());
-  layout.set_parameter_format(spec.formats().parameter());
   layout.set_gradient_format(spec.formats().gradient());
   layout.set_reduce_format(ReduceFormat(spec));
   layout.set_moments_format(spec.formats().moments());
@@ -72,7 +84,8 @@ class Walk {
         all_(search != Search::kPlain),
         tiers_(search == Search::kTiers),
         found_(found),
-        of_model_(spec, model) {}
+        of_model_(spec, model),
+        parameter_format_(ParameterFormat(spec, model)) {}
 
   void Add(const Degrees& degrees) {
     const absl::StatusOr<int64_t> batch = RankBatch(spec_.train().global_batch(), degrees.dp);
@@ -80,6 +93,7 @@ class Walk {
     const auto micro_batches = MicroBatches(pinned_, *batch);
     if (!micro_batches.ok()) return Refuse(micro_batches.status());
     v1::Layout layout = Pinned(spec_, model_.config.layers, budget_);
+    layout.set_parameter_format(parameter_format_);
     layout.set_data_parallel(static_cast<uint32_t>(degrees.dp));
     layout.set_tensor_parallel(static_cast<uint32_t>(degrees.tp));
     layout.set_pipeline_parallel(static_cast<uint32_t>(degrees.pp));
@@ -312,6 +326,7 @@ class Walk {
   const bool all_, tiers_;
   const std::function<bool(const v1::Layout&)>& found_;
   const EstimateModel of_model_;
+  const std::string parameter_format_;
   bool any_ = false, ended_ = false;
   absl::Status refusal_;
 };

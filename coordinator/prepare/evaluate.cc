@@ -2,6 +2,7 @@
 #include "coordinator/prepare/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "base/text/number_format.h"
 #include "coordinator/compiler/compile.h"
 #include "coordinator/hardware/profiles.h"
+#include "coordinator/model/lora.h"
 #include "coordinator/prepare/layout_text.h"
 #include "proto/check/program_check.h"
 #include "proto/program/caching_need.h"
@@ -103,6 +105,22 @@ std::string NeedsMore(const v1::JobSpec& spec, const Budget& budget, const Evalu
                       " per rank");
 }
 
+namespace {
+
+absl::Status SetLora(const v1::LoraSpec& spec, ModelConfig* config) {
+  if (spec.rank() == 0) return absl::OkStatus();
+  const double rank = spec.rank();
+  config->lora = {.rank = spec.rank(),
+                  .scale = spec.alpha() / (spec.rslora() ? std::sqrt(rank) : rank),
+                  .targets = {spec.targets().begin(), spec.targets().end()},
+                  .gaussian = spec.init() == "gaussian"};
+  const std::vector<std::string> problems = LoraProblems(*config);
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+}  // namespace
+
 absl::StatusOr<Model> ReadModel(const v1::JobSpec& spec) {
   ASSIGN_OR_RETURN(ModelConfig config,
                    ParseModelConfig(spec.model().config_json(), spec.data().sequence_length()));
@@ -118,6 +136,7 @@ absl::StatusOr<Model> ReadModel(const v1::JobSpec& spec) {
     }
     config.window.assign(config.layers, int64_t{*widest});
   }
+  RETURN_IF_ERROR(SetLora(spec.model().lora(), &config));
   return BuildModel(config);
 }
 

@@ -67,7 +67,7 @@ absl::Status CheckAdmitted(const Budget& budget, const TierLimits& limits, const
                            std::vector<v1::Program>* programs);
 
 // "config" leaves the windows of config.json, "full" removes them, "sliding_window" gives every
-// layer the model's window.
+// layer the model's window. With the adapters of model.lora.
 absl::StatusOr<Model> ReadModel(const v1::JobSpec& spec);
 
 }  // namespace terrace

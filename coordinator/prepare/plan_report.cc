@@ -17,6 +17,7 @@
 #include "base/text/number_format.h"
 #include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
+#include "coordinator/model/lora.h"
 #include "coordinator/prepare/layout_text.h"
 #include "coordinator/prepare/offload_report.h"
 #include "coordinator/prepare/plan_report_alternatives.h"
@@ -39,6 +40,7 @@ v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
   }
   summary.set_embedding_parameters(embedding);
   summary.set_frozen_parameters(FrozenParameters(spec.train().optimizer(), model));
+  summary.set_adapter_parameters(AdapterParameters(model));
   summary.set_layers(static_cast<uint32_t>(config.layers));
   summary.set_hidden(static_cast<uint32_t>(config.hidden));
   summary.set_heads(static_cast<uint32_t>(config.heads));

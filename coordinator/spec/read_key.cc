@@ -87,6 +87,23 @@ void SpecReader::ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobS
   if (paths.empty() && key.required) Problem(key.path, Quoted(value), RuleText(key));
 }
 
+void SpecReader::ReadWords(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
+  const Field field = FindField(key, spec);
+  const auto add = [&](const YAML::Node& word) {
+    const bool good = word.IsScalar() && !word.Scalar().empty() &&
+                      static_cast<double>(word.Scalar().size()) <= key.high;
+    if (good)
+      field.message->GetReflection()->AddString(field.message, field.descriptor, word.Scalar());
+    return good;
+  };
+  if (value.IsScalar() && add(value)) return;
+  const bool is_list = value.IsSequence() && value.size() > 0 && value.size() <= kWordsMax;
+  if (!is_list) return Problem(key.path, Quoted(value), RuleText(key));
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (!add(value[i])) return Problem(key.path, QuotedEntry(value[i], i), RuleText(key));
+  }
+}
+
 namespace {
 
 // `number` is in the key's range, and so in the field's.
@@ -195,6 +212,8 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       return ReadModelConfig(key, value, spec);
     case KeyKind::kPaths:
       return ReadPaths(key, value, spec);
+    case KeyKind::kWords:
+      return ReadWords(key, value, spec);
     case KeyKind::kIntegers:
     case KeyKind::kChoices:
       return ReadList(key, value, spec);

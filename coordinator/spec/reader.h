@@ -48,6 +48,7 @@ class SpecReader {
   // read_key.cc
   void ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadWords(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadList(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadBetas(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadShares(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);

@@ -57,6 +57,7 @@ Json KeySchema(const SpecKey& key) {
     case KeyKind::kPathOrWord:
       return {{"type", "string"}};
     case KeyKind::kPaths:
+    case KeyKind::kWords:
       return {{"anyOf", {{{"type", "string"}}, StringList()}}};
     case KeyKind::kChoice:
       return Choice(key);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
 #include "coordinator/spec/validate_course.h"
+#include "coordinator/spec/validate_model.h"
 #include "coordinator/spec/validate_optimizer.h"
 
 namespace terrace {
@@ -280,6 +281,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
                                 " of a-z, 0-9, '-', '_', '.', starting with a letter or digit"),
                    Suggested(spec->name()));
   }
+  ValidateModel(reader, spec);
   ValidateCourse(reader, spec);
   ValidateOptimizer(reader, *spec);
   ValidateLayout(reader, *spec);

@@ -46,8 +46,13 @@ void PrintLine(std::string_view name, const std::string& words, std::string* out
 std::string TrainedText(const v1::ModelSummary& model) {
   if (model.frozen_parameters() == 0) return "";
   const int64_t trained = model.parameters() - model.frozen_parameters();
+  const std::string adapters =
+      model.adapter_parameters() == 0 ? ""
+      : model.adapter_parameters() == trained
+          ? " of adapters"
+          : absl::StrCat(", ", Grouped(model.adapter_parameters()), " of them of adapters,");
   return absl::StrCat(
-      " of which ", Grouped(trained), " are trained (",
+      " of which ", Grouped(trained), adapters, " are trained (",
       absl::StrFormat("%.3g", 100.0 * static_cast<double>(trained) / model.parameters()), " %),");
 }
 

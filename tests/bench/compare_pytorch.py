@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Terrace against tuned PyTorch on the same machine, threads, model, batch and optimizer, interleaved in one run.
 
-    python3 tests/bench/compare_pytorch.py --bin build/release/bin --python PYTHON_WITH_TORCH [--rounds 3] [--only a-bf16]
+    python3 tests/bench/compare_pytorch.py --bin build/release/bin --python PYTHON_WITH_TORCH [--rounds 3] [--only a-bf16] [--lora 16]
 
 Each round runs, for each configuration, PyTorch (tests/bench/pytorch/train_bench.py with its fastest settings) and then
 Terrace (`terrace run`). Speeds are medians over the steps after a warm-up; the ratio is taken within a round and the median
@@ -41,7 +41,7 @@ RANK_LIMIT_SECONDS = 300
 def run_torch(options, config, precision):
     command = [options.python, str(HERE / "pytorch/train_bench.py"), "--config", config, "--precision", precision,
                "--threads", str(options.threads), "--steps", str(CONFIGS[config]["steps"][precision]),
-               "--warmup", str(WARMUP), "--flush-denormal"]
+               "--warmup", str(WARMUP), "--flush-denormal", "--lora", str(options.lora)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=RANK_LIMIT_SECONDS,
                          env={**os.environ, **TORCH_ENVIRONMENT}).stdout
     result = json.loads(out[out.index("{"):])
@@ -53,7 +53,7 @@ def write_job(folder, options, config, precision):
     tokens = array.array("H", (random.Random(1).choices(range(c["vocabulary"]), k=200_000)))
     (folder / "tokens.bin").write_bytes(tokens.tobytes())
     (folder / "job.yaml").write_text(f"""name: compare-{config}-{precision}
-model: {{config: {c['model']}}}
+model: {{config: {c['model']}{f", lora: {{rank: {options.lora}}}" if options.lora else ""}}}
 data: {{train: tokens.bin, sequence_length: {c['sequence']}, validation_fraction: 0.1}}
 train:
   steps: {c['steps'][precision] + WARMUP}
@@ -114,6 +114,7 @@ def main():
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train adapters beside a frozen model (PEFT's)")
     parser.add_argument("--only", action="append", help="config-precision, for example a-bf16")
     options = parser.parse_args()
     cases = options.only or [f"{c}-{p}" for c in CONFIGS for p in ("fp32", "bf16")]

@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -124,8 +125,10 @@ absl::StatusOr<CheckpointHeader> ReadCheckpoint(std::string_view path, const Ran
 
 // Fills the weights alone, from safetensors with the Hub's names (f32, bf16 or f16 are converted);
 // optimizer state and padding become zero. Names without the base-model prefix ("h.0.attn..." for
-// "transformer.h.0.attn...") are found as well.
-absl::Status ReadWeights(std::string_view path, const RankState& state);
+// "transformer.h.0.attn...") are found as well. With `adapters_seed` adapters that the files have
+// nothing of begin as InitialiseWeights lets them begin.
+absl::Status ReadWeights(std::string_view path, const RankState& state,
+                         std::optional<int64_t> adapters_seed = {});
 
 // Fills the weights by the program's initializers: a pure function of (seed, tensor name, element),
 // whatever the layout; optimizer state and padding become zero.

@@ -108,6 +108,28 @@ void BoxMuller(const Words& words, float (*out)[kBlocks]) {
   }
 }
 
+// out[i] = mean + scale times the number of element begin + i, which `numbers` makes of words.
+template <typename Numbers>
+void FillFrom(uint64_t seed, uint64_t stream, int64_t begin, float mean, float scale,
+              std::span<float> out, const Numbers& numbers) {
+  Words words;
+  float made[4][kBlocks];
+  int64_t done = 0;
+  while (done < static_cast<int64_t>(out.size())) {
+    const int64_t position = begin + done;
+    const int64_t first = position / kElements * kElements;
+    PhiloxBatch(seed, stream, first / 4, &words);
+    numbers(words, made);
+    const int64_t skip = position - first;
+    const int64_t count = std::min<int64_t>(kElements - skip, out.size() - done);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t element = skip + i;
+      out[done + i] = mean + scale * made[element % 4][element / 4];
+    }
+    done += count;
+  }
+}
+
 }  // namespace
 
 PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key) {
@@ -118,24 +140,23 @@ PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key) {
 
 uint64_t StreamOfName(std::string_view name) { return XXH3_64bits(name.data(), name.size()); }
 
+void FillUniform(uint64_t seed, uint64_t stream, int64_t begin, float mean, float stddev,
+                 std::span<float> out) {
+  const auto numbers = [](const Words& words, float(*to)[kBlocks]) {
+    constexpr float kStep = 0x1p-23f;  // of 24 bits over [-1, 1)
+    for (int word = 0; word < 4; ++word) {
+      for (int i = 0; i < kBlocks; ++i)
+        to[word][i] =
+            static_cast<float>(static_cast<int32_t>(words.word[word][i] >> 8)) * kStep - 1;
+    }
+  };
+  constexpr float kHalfWidth = 1.7320508075688772f;  // in standard deviations: sqrt(3)
+  FillFrom(seed, stream, begin, mean, stddev * kHalfWidth, out, numbers);
+}
+
 void FillNormal(uint64_t seed, uint64_t stream, int64_t begin, float mean, float stddev,
                 std::span<float> out) {
-  Words words;
-  float normals[4][kBlocks];
-  int64_t done = 0;
-  while (done < static_cast<int64_t>(out.size())) {
-    const int64_t position = begin + done;
-    const int64_t first = position / kElements * kElements;
-    PhiloxBatch(seed, stream, first / 4, &words);
-    BoxMuller(words, normals);
-    const int64_t skip = position - first;
-    const int64_t count = std::min<int64_t>(kElements - skip, out.size() - done);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t element = skip + i;
-      out[done + i] = mean + stddev * normals[element % 4][element / 4];
-    }
-    done += count;
-  }
+  FillFrom(seed, stream, begin, mean, stddev, out, BoxMuller);
 }
 
 }  // namespace terrace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReadWeights: weights made elsewhere, under the names that the Hub's files use.
-#include <functional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -11,6 +11,7 @@
 #include "base/strings.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/fill.h"
+#include "worker/checkpoint/initial_state.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/state_view.h"
 #include "worker/checkpoint/stored_state.h"
@@ -71,24 +72,39 @@ void WarnOfUnused(const SafetensorsReader& reader, const v1::Program& program,
 
 }  // namespace
 
-absl::Status ReadWeights(std::string_view path, const RankState& state) {
+absl::Status ReadWeights(std::string_view path, const RankState& state,
+                         std::optional<int64_t> adapters_seed) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
   ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
   StoredState stored_state(path);
-  for (const StateTensor& tensor : tensors) {
+  InitialState initial(adapters_seed.value_or(0), state.program);
+  std::vector<bool> begins(tensors.size(), false);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const StateTensor& tensor = tensors[i];
     if (tensor.kind != v1::WEIGHT) {
       stored_state.AddZero();
+      initial.AddZero();
       continue;
     }
     const absl::StatusOr<StoredTensor> stored = Find(*reader, tensor.tensor, state.program);
+    begins[i] =
+        adapters_seed.has_value() && absl::IsNotFound(stored.status()) && initial.IsAdapter(tensor);
+    if (begins[i]) {
+      stored_state.AddZero();
+      RETURN_IF_ERROR(initial.Add(tensor));
+      continue;
+    }
+    initial.AddZero();
     if (!stored.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(
           Absl(path), " does not hold the weights of this model: ", stored.status().message()));
     }
     RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
   }
-  RETURN_IF_ERROR(
-      FillState(state, tensors, /*threads=*/1, std::bind_front(&StoredState::Get, &stored_state)));
+  const auto get = [&](size_t tensor, int64_t begin, std::span<std::byte> to) {
+    return begins[tensor] ? initial.Get(tensor, begin, to) : stored_state.Get(tensor, begin, to);
+  };
+  RETURN_IF_ERROR(FillState(state, tensors, /*threads=*/1, get));
   if (RankOf(state.program.grid(), state.rank) == 0) WarnOfUnused(*reader, state.program, path);
   return absl::OkStatus();
 }

@@ -381,7 +381,7 @@ absl::StatusOr<int64_t> RankProcess::InitialiseFresh() {
                                v1::REASON_WEIGHTS_ERROR));
     return 0;
   }
-  const absl::Status filled = ReadWeights(init, State());
+  const absl::Status filled = ReadWeights(init, State(), config_.spec().train().seed());
   RETURN_IF_ERROR(
       WithReason(Reworded(filled, absl::StrCat("model.init: got ", init, ": ", filled.message())),
                  v1::REASON_WEIGHTS_ERROR));

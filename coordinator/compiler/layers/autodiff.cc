@@ -157,6 +157,19 @@ void MatmulRule(const Node& node, BackwardPass& b) {
   if (!residual.absent()) b.activations().Share(residual, dc);
 }
 
+void GeluRule(const Node& node, BackwardPass& b) {
+  const auto& [x, y] = std::tie(node.operands[0], node.operands[1]);
+  const Slice dy = b.activations().Of(y);
+  b.activations().Share(x, dy);
+  b.builder().Compute(Op::kGeluGrad, kernels::NoAttrs{}, {dy, x, dy}, node.text + " grad");
+}
+
+// The forward op multiplies in place, and so does this.
+void ScaleRule(const Node& node, BackwardPass& b) {
+  b.builder().Compute(Op::kScale, node.compute()->attrs, {b.activations().Of(node.operands[0])},
+                      node.text + " grad");
+}
+
 // The gradients overwrite gate and up, which nothing else reads.
 void SwigluRule(const Node& node, BackwardPass& b) {
   const auto& [gate, up] = std::tie(node.operands[0], node.operands[1]);
@@ -223,6 +236,10 @@ Rule RuleOf(Op op) {
       return RmsNormRule;
     case Op::kMatmul:
       return MatmulRule;
+    case Op::kGelu:
+      return GeluRule;
+    case Op::kScale:
+      return ScaleRule;
     case Op::kSwiglu:
       return SwigluRule;
     case Op::kRope:

@@ -110,6 +110,7 @@ void Forward::Product(Slice x, TensorRole weight, Slice bias, Slice y, const Lin
              part(y), precision, of_tile, name);
     }
   }
+  Adapt(x, weight, y, name);
 }
 
 // What the first product of a block reads: all tokens of this context share.
@@ -167,10 +168,18 @@ Slice Forward::Mlp(Slice x) {
   return RowProduct(h, x, TensorRole::kMlpDown, TensorRole::kMlpDownBias, "mlp_down");
 }
 
+// With adapters the activation is an op of its own: what they add comes before it, and h has the
+// gradients of two products.
 Slice Forward::GeluMlp(Slice x) {
   const int64_t f = config_.intermediate / parallel_.tensor();
   const Slice h = Activation("mlp_gelu", tokens(), f);
   LinearOptions linear = Stored();
+  if (HasAdapter(TensorRole::kMlpUp) || HasAdapter(TensorRole::kMlpDown)) {
+    const Slice up = Activation("mlp_up", tokens(), f);
+    Product(x, TensorRole::kMlpUp, Weight(TensorRole::kMlpUpBias), up, linear, "mlp_up");
+    builder_.Compute(Op::kGelu, kernels::NoAttrs{}, {up, h}, "gelu");
+    return h;
+  }
   linear.epilogue = Epilogue::kGelu;
   if (options_.for_backward) linear.aux = Activation("mlp_up", tokens(), f);
   Product(x, TensorRole::kMlpUp, Weight(TensorRole::kMlpUpBias), h, linear, "mlp_up");

@@ -105,9 +105,15 @@ class Forward {
   void RmsNorm(Slice x, Slice weight, Slice y, const std::string& name);
   void Linear(Slice x, Slice weight, Slice bias, Slice y, kernels::MatmulPrecision precision,
               const LinearOptions& options, const std::string& name);
-  // The same by a weight that may be in tiles, in the precision of its role in this layer.
+  // The same by a weight that may be in tiles, in the precision of its role in this layer; with the
+  // adapters of the layers that it computes.
   void Product(Slice x, TensorRole weight, Slice bias, Slice y, const LinearOptions& options,
                const std::string& name);
+  // forward_lora.cc
+  bool HasAdapter(TensorRole weight) const;
+  // y += scale B (A x), for each layer that a product by `weight` computes.
+  void Adapt(Slice x, TensorRole weight, Slice y, const std::string& name);
+  int64_t Outputs(TensorRole weight) const;
   // As the config says the family's weights are stored.
   LinearOptions Stored() const { return {.transpose = !config_.conv1d_weights}; }
   Slice EnterRegion(Slice x, const std::string& name);

@@ -43,6 +43,8 @@ std::vector<int> ReadByRule(const Node& node) {
     }
     case Op::kSwiglu:
       return {0, 1};
+    case Op::kGelu:
+      return {0};
     case Op::kRope:
       return {1};
     case Op::kAttention:
@@ -58,7 +60,7 @@ bool IsCheap(const Node& node) {
   if (node.collective() != nullptr) return node.collective()->kind == v1::ALL_GATHER;
   const Compute* compute = node.compute();
   if (compute == nullptr) return false;
-  if (compute->op == Op::kSwiglu) return true;
+  if (compute->op == Op::kSwiglu || compute->op == Op::kGelu) return true;
   const bool norm = compute->op == Op::kLayerNorm || compute->op == Op::kRmsNorm;
   return norm && node.operands[0].shape.dims == 2;
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "coordinator/model/lora.h"
+
 namespace terrace::compiler {
 namespace {
 
@@ -15,8 +17,14 @@ enum class Way {
   kVocabulary,  // of a table
 };
 
+// Of an adapter A is split where the layer's inputs are, B where its outputs are.
 Way WayOf(TensorRole role) {
   using enum TensorRole;
+  if (IsAdapter(role)) {
+    const Way way = WayOf(AdaptedRole(role));
+    const bool splits = way == (IsLoraA(role) ? Way::kInputs : Way::kOutputs);
+    return splits ? way : Way::kWhole;
+  }
   switch (role) {
     case kTokenEmbedding:
     case kLmHead:
@@ -42,9 +50,16 @@ Way WayOf(TensorRole role) {
   }
 }
 
+// Of what is split by their heads.
 bool IsKeyOrValue(TensorRole role) {
   using enum TensorRole;
-  return role == kK || role == kV || role == kKBias || role == kVBias;
+  return role == kK || role == kV || role == kKBias || role == kVBias || role == kKLoraB ||
+         role == kVLoraB;
+}
+
+bool IsFusedQkv(TensorRole role) {
+  using enum TensorRole;
+  return role == kQkv || role == kQkvBias || role == kQkvLoraB;
 }
 
 bool IsHeadNorm(TensorRole role) {
@@ -75,15 +90,12 @@ class Partitioner {
       case Way::kVocabulary:
         return {Share(tensor, Range::BY_ROWS, VocabularyRows(config_, parallel_))};
       case Way::kOutputs: {
-        if (config_.fused_qkv &&
-            (tensor.role == TensorRole::kQkv || tensor.role == TensorRole::kQkvBias)) {
-          return FusedQkv(tensor);
-        }
-        const bool columns = is_vector || config_.conv1d_weights;
+        if (config_.fused_qkv && IsFusedQkv(tensor.role)) return FusedQkv(tensor);
+        const bool columns = is_vector || InputsAreRows(tensor);
         return {Share(tensor, columns ? Range::BY_COLUMNS : Range::BY_ROWS, Outputs(tensor))};
       }
       case Way::kInputs: {
-        const bool rows = config_.conv1d_weights;
+        const bool rows = InputsAreRows(tensor);
         const int64_t inputs = rows ? RowsOf(tensor) : ColumnsOf(tensor);
         return {
             Share(tensor, rows ? Range::BY_ROWS : Range::BY_COLUMNS, inputs / parallel_.tensor())};
@@ -103,30 +115,36 @@ class Partitioner {
     }
     if (WayOf(tensor.role) != Way::kWhole) return sums;
     sums.copies *= static_cast<int>(parallel_.tensor());
-    // Each rank has seen its own heads, or with sequence parallelism its own tokens. Positions are
-    // the exception: their gradient comes from all tokens.
-    sums.tensor = IsHeadNorm(tensor.role) ||
+    // Each rank has seen its own heads, or inputs or outputs of an adapted layer, or with sequence
+    // parallelism its own tokens. Positions are the exception: their gradient comes from all
+    // tokens.
+    sums.tensor = IsHeadNorm(tensor.role) || IsAdapter(tensor.role) ||
                   (parallel_.sequence_parallel && tensor.role != TensorRole::kPositionEmbedding);
     return sums;
   }
 
  private:
+  // Adapters are stored as those of other families.
+  bool InputsAreRows(const Tensor& tensor) const {
+    return config_.conv1d_weights && !IsAdapter(tensor.role);
+  }
+
   // Elements of a rank along the outputs of a product.
   int64_t Outputs(const Tensor& tensor) const {
     if (IsKeyOrValue(tensor.role)) return LocalKeyHeads(config_, parallel_) * config_.head_dim;
-    const int64_t outputs = tensor.shape.size() < 2  ? ColumnsOf(tensor)
-                            : config_.conv1d_weights ? ColumnsOf(tensor)
-                                                     : RowsOf(tensor);
-    return outputs / parallel_.tensor();
+    const bool columns = tensor.shape.size() < 2 || InputsAreRows(tensor);
+    return (columns ? ColumnsOf(tensor) : RowsOf(tensor)) / parallel_.tensor();
   }
 
-  // One tensor of q, k and v: three shares side by side.
+  // One tensor of q, k and v: three shares.
   std::vector<Part> FusedQkv(const Tensor& tensor) const {
-    const int64_t third = ColumnsOf(tensor) / 3;
+    const bool by_rows = IsAdapter(tensor.role);
+    const int64_t third = (by_rows ? RowsOf(tensor) : ColumnsOf(tensor)) / 3;
     std::vector<Part> parts;
     for (int64_t i = 0; i < 3; ++i) {
-      Part part = Share(tensor, Range::BY_COLUMNS, third / parallel_.tensor());
-      part.column = i * third;
+      Part part =
+          Share(tensor, by_rows ? Range::BY_ROWS : Range::BY_COLUMNS, third / parallel_.tensor());
+      (by_rows ? part.row : part.column) = i * third;
       parts.push_back(part);
     }
     return parts;
@@ -136,11 +154,14 @@ class Partitioner {
   const Parallel& parallel_;
 };
 
-// Vectors and parts of one tensor stand side by side, tensors of a matrix one below the other.
+// Vectors and columns of one tensor stand side by side, tensors of a matrix and rows of one below
+// the other.
 void Arrange(Parameter* parameter) {
   std::vector<Part>& parts = parameter->parts;
   const bool is_vector = parameter->first().shape.size() < 2;
-  const bool side_by_side = is_vector || (parts.size() > 1 && parts[0].tensor == parts[1].tensor);
+  const bool of_columns =
+      parts.size() > 1 && parts[0].tensor == parts[1].tensor && parts[0].split == Range::BY_COLUMNS;
+  const bool side_by_side = is_vector || of_columns;
   int64_t rows = 0, columns = 0;
   for (Part& part : parts) {
     part.offset = side_by_side ? columns : rows * part.columns;
@@ -184,8 +205,12 @@ std::vector<TensorRole> StoredWith(TensorRole role, const Parallel& parallel) {
     case kMlpGateBias:
       return {kMlpUpBias};
     default:
-      return {};
+      break;
   }
+  std::vector<TensorRole> roles;
+  if (IsLoraA(role)) roles = StoredWith(AdaptedRole(role), parallel);
+  for (TensorRole& stored : roles) stored = LoraA(stored);
+  return roles;
 }
 
 void Partition(const ModelConfig& config, const std::vector<const Tensor*>& tensors,

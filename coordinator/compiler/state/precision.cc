@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/layout/precision.h"
+#include "coordinator/model/lora.h"
 
 namespace terrace::compiler {
 namespace {
@@ -56,7 +57,7 @@ bool IsOfAttention(TensorRole role) {
 MatmulPrecision Precisions::Of(TensorRole role, int layer) const {
   if (role == TensorRole::kLmHead || role == TensorRole::kTokenEmbedding) return head;
   const Layer& of = layers.empty() ? each : layers[layer];
-  return IsOfAttention(role) ? of.attention : of.mlp;
+  return IsOfAttention(AdaptedRole(role)) ? of.attention : of.mlp;
 }
 
 DType Precisions::ReadAs(TensorRole role, int layer, bool tied) const {

@@ -29,8 +29,9 @@ absl::Status CheckInitializers(const v1::Program& program,
       return Refuse("initializer of '", init.tensor(),
                     "': its shape has other elements than the weight's ", weight->second);
     }
-    const bool known =
-        init.kind() == v1::Initializer::CONSTANT || init.kind() == v1::Initializer::NORMAL;
+    const bool known = init.kind() == v1::Initializer::CONSTANT ||
+                       init.kind() == v1::Initializer::NORMAL ||
+                       init.kind() == v1::Initializer::UNIFORM;
     if (!known || !std::isfinite(init.mean()) || !std::isfinite(init.stddev()) ||
         init.stddev() < 0) {
       return Refuse("initializer of '", init.tensor(), "': kind, mean or stddev is not valid");

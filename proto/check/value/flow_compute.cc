@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -71,6 +72,16 @@ void Flow::Compute(int i) {
   }
 }
 
+// What is known of columns is what they have in common with those beside them (Write): of queries
+// and keys, each tensor-parallel rank has others or blocks of ranks have the same. What is added to
+// the keys need not differ on as many ranks as the queries do.
+void Flow::MeetInBlocks(Value* a, Value* b) const {
+  const bool numbers =
+      a->kind == Value::kNumbers && a->role != Value::kGradient && b->role != Value::kGradient;
+  if (!numbers || a->same_block >= values_.tensor() || b->same_block >= values_.tensor()) return;
+  a->same_block = b->same_block = std::gcd(a->same_block, b->same_block);
+}
+
 void Flow::Function(int i) {
   const CheckedInstruction& instruction = sequence_->instructions[i];
   const bool in_place = instruction.op.has_value() && ChangesInPlace(instruction.op->op);
@@ -103,7 +114,9 @@ void Flow::Function(int i) {
     if (pieces.empty()) continue;
     const Value added = AsGradient(i, access, &pieces[0].value, written);
     for (const Piece& piece : pieces) {
-      content_[access.buffer].Set(piece.bytes, values_.Number(values_.Add(piece.value, added, i)));
+      Value before = piece.value, more = added;
+      if (access.rows > 1) MeetInBlocks(&before, &more);
+      content_[access.buffer].Set(piece.bytes, values_.Number(values_.Add(before, more, i)));
     }
   }
 }

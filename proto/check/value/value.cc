@@ -17,7 +17,11 @@ constexpr v1::Axis kAllAxes[] = {v1::TENSOR, v1::CONTEXT, v1::DATA_SHARD, v1::DA
 std::string LackText(const Value& value, uint32_t tensor) {
   AxisMask axes = value.varies | value.parts;
   if (value.same_block < tensor) axes |= Bit(v1::TENSOR);
-  return axes == 0 ? "is the same on all ranks" : absl::StrCat("differs over ", AxesText(axes));
+  if (axes == 0) return "is the same on all ranks";
+  const std::string blocks = value.same_block > 1 && value.same_block < tensor
+                                 ? absl::StrCat(" in blocks of ", value.same_block)
+                                 : "";
+  return absl::StrCat("differs over ", AxesText(axes), blocks);
 }
 
 bool LackTheSame(const Value& a, const Value& b) {

@@ -8,7 +8,7 @@ that does other work too; meaningful with OMP_WAIT_POLICY=passive), loss, peak r
 configurations are (a) 6 layers x 384, sequence 256, batch 8, byte vocabulary, and (b) GPT-2 124M, sequence 512, batch 2.
 Same work as a Terrace job: tied embeddings, AdamW on every parameter, clipping of the global norm, mean loss over tokens.
 
-Needs torch only. Environment that matters is set by tune_bench.py, which tries the choices and reports the fastest.
+Needs torch only, with --lora peft as well. Environment that matters is set by tune_bench.py, which tries the choices and reports the fastest.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -76,9 +76,23 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
+def adapt(model, rank, precision):
+    """Low-rank adapters in f32 beside all linear layers; what is frozen rests in what products read."""
+    import peft
+    if precision == "bf16":
+        model.to(torch.bfloat16)
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["qkv", "out", "up", "down"])
+    peft.inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = "lora_" in name
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
 def make_optimizer(model, kind):
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decayed = [p for p in trained if p.dim() >= 2]
+    others = [p for p in trained if p.dim() < 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=kind == "fused",
                              foreach=kind == "foreach")
@@ -97,6 +111,8 @@ def run(options):
         torch.set_flush_denormal(True)
     config = CONFIGS[options.config]
     model = Gpt(**config)
+    if options.lora:
+        adapt(model, options.lora, options.precision)
     optimizer = make_optimizer(model, options.optimizer)
     step_model = torch.compile(model) if options.compile else model
     shape = (config["batch"], config["sequence"] + 1)
@@ -125,6 +141,7 @@ def main():
     parser.add_argument("--optimizer", choices=["fused", "foreach", "loop"], default="fused")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model (Inductor, C++)")
     parser.add_argument("--flush-denormal", action="store_true")
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train PEFT's adapters beside a frozen model")
     options = parser.parse_args()
     config, seconds, cpu_seconds, loss = run(options)
     tokens = config["batch"] * config["sequence"]
