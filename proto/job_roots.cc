@@ -104,6 +104,7 @@ std::vector<SpecPath> PathsOf(const v1::JobSpec& spec) {
   for (const std::string& path : spec.data().validation()) add("data.validation", path, {kData});
   add("data.tokenizer", spec.data().tokenizer(), {kData, kCheckpoint});
   add("model.init", spec.model().init(), {kData, kCheckpoint});
+  add("model.lora.init", spec.model().lora().init(), {kData, kCheckpoint});
   if (HasText(spec.data())) add("data.cache", spec.data().cache(), {kCache}, true, true);
   add("checkpoint.directory", spec.checkpoint().directory(), {kCheckpoint}, true, true);
   for (const std::string& path : spec.resources().nvme().paths())

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
+#include "coordinator/model/adapter_config.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planning/data_files.h"
 #include "coordinator/spec/job_spec.h"
@@ -31,6 +33,11 @@ std::string NearestPreset(std::string_view name) {
 // In a folder that stands for what it holds, these.
 constexpr std::string_view kTokenizerNames[] = {"tokenizer.json", "tokenizer.model"};
 constexpr std::string_view kWeightsNames[] = {"model.safetensors", "model.safetensors.index.json"};
+
+// PEFT's.
+constexpr std::string_view kAdapterNames[] = {"adapter_model.safetensors"};
+constexpr char kAdapterConfigName[] = "adapter_config.json";
+constexpr char kAdapterKey[] = "model.lora.init";
 
 absl::Status CheckInput(std::string_view key, const std::string& path,
                         std::span<const std::string_view> names) {
@@ -55,6 +62,7 @@ absl::Status CheckInputs(const v1::JobSpec& spec) {
   }
   RETURN_IF_ERROR(CheckInput("data.tokenizer", spec.data().tokenizer(), kTokenizerNames));
   RETURN_IF_ERROR(CheckInput("model.init", spec.model().init(), kWeightsNames));
+  RETURN_IF_ERROR(CheckInput(kAdapterKey, spec.model().lora().init(), kAdapterNames));
   return CheckDataFiles(spec);
 }
 
@@ -83,11 +91,47 @@ absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec,
   return absl::OkStatus();
 }
 
+absl::Status ReadAdapter(v1::JobSpec* spec, const JobRoots& roots) {
+  const std::string folder = spec->model().lora().init();
+  if (!folder.starts_with('/')) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckReadPath(kAdapterKey, folder, roots));
+  const std::filesystem::path path(folder);
+  const std::string config_path = (path / kAdapterConfigName).string();
+  const absl::StatusOr<std::string> text = ReadTextFile(config_path, kModelConfigBytesMax);
+  std::error_code error;
+  if (!text.ok() || !std::filesystem::exists(path / kAdapterNames[0], error)) {
+    const std::string reason = text.ok() ? absl::StrCat("there is no ", Absl(kAdapterNames[0]))
+                                         : std::string(text.status().message());
+    return absl::InvalidArgumentError(
+        absl::StrCat(kAdapterKey, ": got ", folder,
+                     ", must be default, gaussian or a folder that the "
+                     "coordinator can read with PEFT's ",
+                     kAdapterConfigName, " and ", Absl(kAdapterNames[0]), " (", reason,
+                     "); PEFT's save_pretrained writes one"));
+  }
+  RETURN_IF_ERROR(CheckUtf8(absl::StrCat(kAdapterKey, ": ", config_path), *text));
+  const absl::StatusOr<AdapterConfig> config = ParseAdapterConfig(*text);
+  if (!config.ok()) {
+    const std::string place = absl::StrCat(kAdapterKey, ": ", config_path, ": ");
+    return absl::InvalidArgumentError(absl::StrCat(
+        place,
+        absl::StrReplaceAll(config.status().message(), {{"\n", absl::StrCat("\n", place)}})));
+  }
+  v1::LoraSpec* lora = spec->mutable_model()->mutable_lora();
+  lora->set_rank(static_cast<uint32_t>(config->rank));
+  lora->set_alpha(config->alpha);
+  lora->set_rslora(config->rslora);
+  lora->clear_targets();
+  for (const std::string& target : config->targets) lora->add_targets(target);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory,
                                         const v1::ArrayMember& member, const JobRoots& roots) {
   ASSIGN_OR_RETURN(v1::JobSpec spec, ParseJobSpec(yaml, base_directory, member));
   RETURN_IF_ERROR(CheckPathsOf(spec, roots));
   RETURN_IF_ERROR(ReadModelConfig(base_directory, &spec, roots));
+  RETURN_IF_ERROR(ReadAdapter(&spec, roots));
   RETURN_IF_ERROR(CheckInputs(spec));
   return spec;
 }

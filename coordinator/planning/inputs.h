@@ -21,12 +21,17 @@ inline constexpr int64_t kModelConfigBytesMax = 4 << 20;
 absl::Status ReadModelConfig(std::string_view base_directory, v1::JobSpec* spec,
                              const JobRoots& roots = {});
 
+// Where model.lora.init is a folder of PEFT's: fills model.lora with what its adapter_config.json
+// says. INVALID_ARGUMENT with one line for each thing in it that is not trained here.
+absl::Status ReadAdapter(v1::JobSpec* spec, const JobRoots& roots = {});
+
 // Paths of data and weights that lead to something that can be neither file nor folder, and data
 // that cannot be trained on (data_files.h), where the coordinator sees what the workers will:
 // INVALID_ARGUMENT that names key and path. What it does not see is the workers' to tell.
 absl::Status CheckInputs(const v1::JobSpec& spec);
 
-// ParseJobSpec, then ReadModelConfig and CheckInputs. With roots all paths must lie below them.
+// ParseJobSpec, then ReadModelConfig, ReadAdapter and CheckInputs. With roots all paths must lie
+// below them.
 absl::StatusOr<v1::JobSpec> ReadJobSpec(std::string_view yaml, std::string_view base_directory,
                                         const v1::ArrayMember& member = {},
                                         const JobRoots& roots = {});

@@ -86,7 +86,7 @@ std::vector<SpecKey> DataKeys() {
        "Linear layers that have adapters, by name or the last parts of it: [q_proj, v_proj]; "
        "all-linear: all of the transformer's layers"},
       {"model.lora.init",
-       kChoice,
+       kPathOrWord,
        "default",
        false,
        0,
@@ -94,7 +94,8 @@ std::vector<SpecKey> DataKeys() {
        {"default", "gaussian"},
        "",
        "How A begins: default, uniform up to 1 / sqrt(inputs) as torch.nn.Linear, or gaussian with "
-       "1 / rank; B begins at zero"},
+       "1 / rank; B begins at zero. Or the folder of an adapter that PEFT saved: it is gone on from, "
+       "and says rank, alpha, rslora and targets"},
 
       {"data.train",
        kPaths,

@@ -39,6 +39,7 @@
 #include "proto/v1/job.pb.h"
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/peers.h"
+#include "worker/checkpoint/peft/saved_adapter.h"
 #include "worker/checkpoint/training_state.h"
 #include "worker/data/special_tokens.h"
 #include "worker/data/token_sum.h"
@@ -123,12 +124,21 @@ absl::StatusOr<CheckpointInfo> WriteCheckpoint(std::string_view directory,
 absl::StatusOr<CheckpointHeader> ReadCheckpoint(std::string_view path, const RankState& state,
                                                 CheckpointPeers* peers);
 
+// What PEFT saved in `folder`, for the model of `program`. Fails as SavedAdapter::Open does.
+absl::StatusOr<SavedAdapter> OpenAdapter(std::string_view folder, const v1::Program& program);
+
+// How adapters begin. Borrows.
+struct AdapterStart {
+  int64_t seed = 0;                     // as InitialiseWeights lets them begin, unless ...
+  const SavedAdapter* saved = nullptr;  // ... they are taken from there
+};
+
 // Fills the weights alone, from safetensors with the Hub's names (f32, bf16 or f16 are converted);
 // optimizer state and padding become zero. Names without the base-model prefix ("h.0.attn..." for
-// "transformer.h.0.attn...") are found as well. With `adapters_seed` adapters that the files have
-// nothing of begin as InitialiseWeights lets them begin.
+// "transformer.h.0.attn...") are found as well. With `adapters` they begin so where
+// the files have nothing of them; saved ones do in any case.
 absl::Status ReadWeights(std::string_view path, const RankState& state,
-                         std::optional<int64_t> adapters_seed = {});
+                         const std::optional<AdapterStart>& adapters = {});
 
 // Fills the weights by the program's initializers: a pure function of (seed, tensor name, element),
 // whatever the layout; optimizer state and padding become zero.

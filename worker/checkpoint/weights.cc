@@ -72,12 +72,22 @@ void WarnOfUnused(const SafetensorsReader& reader, const v1::Program& program,
 
 }  // namespace
 
+absl::StatusOr<SavedAdapter> OpenAdapter(std::string_view folder, const v1::Program& program) {
+  std::vector<SavedAdapter::Expected> expected;
+  for (const v1::Initializer& initializer : program.initializers()) {
+    if (!initializer.adapter()) continue;
+    expected.push_back(
+        {initializer.tensor(), {initializer.shape().begin(), initializer.shape().end()}});
+  }
+  return SavedAdapter::Open(folder, expected);
+}
+
 absl::Status ReadWeights(std::string_view path, const RankState& state,
-                         std::optional<int64_t> adapters_seed) {
+                         const std::optional<AdapterStart>& adapters) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
   ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
   StoredState stored_state(path);
-  InitialState initial(adapters_seed.value_or(0), state.program);
+  InitialState initial(adapters.has_value() ? adapters->seed : 0, state.program);
   std::vector<bool> begins(tensors.size(), false);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const StateTensor& tensor = tensors[i];
@@ -86,9 +96,11 @@ absl::Status ReadWeights(std::string_view path, const RankState& state,
       initial.AddZero();
       continue;
     }
-    const absl::StatusOr<StoredTensor> stored = Find(*reader, tensor.tensor, state.program);
-    begins[i] =
-        adapters_seed.has_value() && absl::IsNotFound(stored.status()) && initial.IsAdapter(tensor);
+    const bool is_adapter = adapters.has_value() && initial.IsAdapter(tensor);
+    const absl::StatusOr<StoredTensor> stored = is_adapter && adapters->saved != nullptr
+                                                    ? adapters->saved->Get(tensor.tensor)
+                                                    : Find(*reader, tensor.tensor, state.program);
+    begins[i] = is_adapter && absl::IsNotFound(stored.status());
     if (begins[i]) {
       stored_state.AddZero();
       RETURN_IF_ERROR(initial.Add(tensor));

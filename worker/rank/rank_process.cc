@@ -381,7 +381,18 @@ absl::StatusOr<int64_t> RankProcess::InitialiseFresh() {
                                v1::REASON_WEIGHTS_ERROR));
     return 0;
   }
-  const absl::Status filled = ReadWeights(init, State(), config_.spec().train().seed());
+  const std::string& adapter = config_.spec().model().lora().init();
+  absl::StatusOr<SavedAdapter> saved = absl::NotFoundError("");
+  if (adapter.starts_with('/')) {
+    saved = OpenAdapter(adapter, *program_);
+    RETURN_IF_ERROR(WithReason(
+        Reworded(saved.status(),
+                 absl::StrCat("model.lora.init: got ", adapter, ": ", saved.status().message())),
+        v1::REASON_WEIGHTS_ERROR));
+  }
+  const AdapterStart adapters = {.seed = config_.spec().train().seed(),
+                                 .saved = saved.ok() ? &*saved : nullptr};
+  const absl::Status filled = ReadWeights(init, State(), adapters);
   RETURN_IF_ERROR(
       WithReason(Reworded(filled, absl::StrCat("model.init: got ", init, ": ", filled.message())),
                  v1::REASON_WEIGHTS_ERROR));

@@ -68,6 +68,8 @@ TEST_F(JobRootsTest, EachFieldIsRefusedByItsName) {
       {"data.tokenizer", [](auto& spec, auto& path) { spec.mutable_data()->set_tokenizer(path); }},
       {"data.cache", [](auto& spec, auto& path) { spec.mutable_data()->set_cache(path); }},
       {"model.init", [](auto& spec, auto& path) { spec.mutable_model()->set_init(path); }},
+      {"model.lora.init",
+       [](auto& spec, auto& path) { spec.mutable_model()->mutable_lora()->set_init(path); }},
       {"checkpoint.directory",
        [](auto& spec, auto& path) { spec.mutable_checkpoint()->set_directory(path); }},
       {"resources.nvme.paths",

@@ -13,6 +13,7 @@
 namespace terrace {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -69,6 +70,43 @@ TEST_F(InputsTest, AFifoInPlaceOfAFileIsRefusedAtOnceAndNamed) {
   const absl::Status status = Read("fifo.json");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr(fifo + ": it is a FIFO"));
+}
+
+TEST_F(InputsTest, AnAdaptersFolderSaysRankAlphaAndTargets) {
+  const std::string folder = folder_ + "/adapter";
+  std::filesystem::create_directory(folder);
+  v1::LoraSpec& lora = *spec_.mutable_model()->mutable_lora();
+  lora.set_init(folder);
+  std::ofstream(folder + "/adapter_config.json")
+      << R"({"peft_type": "LORA", "r": 4, "lora_alpha": 6, "use_rslora": true,
+             "target_modules": ["v_proj", "q_proj"]})";
+  EXPECT_THAT(std::string(ReadAdapter(&spec_).message()),
+              AllOf(StartsWith("model.lora.init: got " + folder),
+                    HasSubstr("there is no adapter_model.safetensors")));
+  std::ofstream(folder + "/adapter_model.safetensors") << "x";
+  ASSERT_TRUE(ReadAdapter(&spec_).ok());
+  EXPECT_EQ(lora.rank(), 4);
+  EXPECT_EQ(lora.alpha(), 6);
+  EXPECT_TRUE(lora.rslora());
+  EXPECT_THAT(lora.targets(), testing::ElementsAre("q_proj", "v_proj"));
+  JobRoots elsewhere;
+  elsewhere.data = {"/data"};
+  EXPECT_THAT(std::string(ReadAdapter(&spec_, elsewhere).message()), HasSubstr("--data-root"));
+}
+
+TEST_F(InputsTest, AnAdapterThatIsNotTrainedHereIsRefusedWithAllReasons) {
+  v1::LoraSpec& lora = *spec_.mutable_model()->mutable_lora();
+  lora.set_init("gaussian");
+  EXPECT_TRUE(ReadAdapter(&spec_).ok());
+  lora.set_init(folder_);
+  EXPECT_THAT(std::string(ReadAdapter(&spec_).message()), HasSubstr("adapter_config.json"));
+  std::ofstream(folder_ + "/adapter_model.safetensors") << "x";
+  std::ofstream(folder_ + "/adapter_config.json")
+      << R"({"peft_type": "LORA", "r": 4, "target_modules": ["q"], "use_dora": true, "bias": "all"})";
+  const std::string place = "model.lora.init: " + folder_ + "/adapter_config.json: ";
+  EXPECT_THAT(std::string(ReadAdapter(&spec_).message()),
+              AllOf(HasSubstr(place + "bias: got \"all\""),
+                    HasSubstr("\n" + place + "use_dora: got true")));
 }
 
 TEST_F(InputsTest, DataAndWeightsAreFilesOrFoldersWhereTheyCanBeSeen) {

@@ -232,6 +232,22 @@ TEST(JobSpecTest, LayoutValuesOutsideTheirRangeAreRefused) {
               HasSubstr("must be a list"));
 }
 
+TEST(JobSpecTest, AnAdaptersFolderSaysTheRestOfIt) {
+  const auto with = [](const std::string& model) {
+    return absl::StrReplaceAll(kMinimal, {{"config: gpt2", "config: gpt2, " + model}});
+  };
+  const v1::JobSpec spec = Parse(with("init: base, lora: {init: saved}"));
+  EXPECT_EQ(spec.model().lora().init(), "/jobs/saved");
+  EXPECT_EQ(spec.model().lora().rank(), 0u) << "adapter_config.json says it";
+  EXPECT_EQ(spec.model().lora().targets_size(), 0);
+  EXPECT_THAT(ErrorOf(with("lora: {init: saved}")),
+              HasSubstr("model.init: got random, must be the weights that the adapter"));
+  EXPECT_THAT(ErrorOf(with("init: base, lora: {init: saved, rank: 4, rslora: false}")),
+              AllOf(HasSubstr("model.lora.rank: got a value, must be left out"),
+                    HasSubstr("model.lora.rslora"), HasSubstr("/jobs/saved")));
+  EXPECT_EQ(Parse(with("lora: {rank: 4, init: gaussian}")).model().lora().init(), "gaussian");
+}
+
 TEST(JobSpecTest, AJobThatSavesNeverHasNoStepsToSaveAfter) {
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "checkpoint: {save: never, every_steps: 5}\n")),
               HasSubstr("checkpoint.every_steps: got 5, must be left out with checkpoint.save "

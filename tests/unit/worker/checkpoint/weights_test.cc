@@ -55,8 +55,8 @@ class ReadWeightsTest : public ::testing::Test {
     DType dtype = DType::kF32;
   };
   // Element i of each tensor is i / 4.
-  std::string Put(const std::vector<Stored>& tensors) {
-    const std::string path = folder_.path("w.safetensors");
+  std::string Put(const std::vector<Stored>& tensors, const std::string& name = "w.safetensors") {
+    const std::string path = folder_.path(name);
     std::vector<TensorToWrite> to_write;
     std::vector<std::byte> data;
     for (const Stored& tensor : tensors) {
@@ -118,6 +118,59 @@ TEST_F(ReadWeightsTest, MissingAndMisshapenTensorsAreNamed) {
       ReadWeights(Put({{"model.embed_tokens.weight", {4, 2}, DType::kI32}}), state.state());
   EXPECT_THAT(std::string(type.message()), HasSubstr("must be F32, BF16 or F16"));
   EXPECT_EQ(ReadWeights(folder_.path("none"), state.state()).code(), absl::StatusCode::kNotFound);
+}
+
+// As a job of `rank` 2 beside one matrix has them, in a model whose file `Put` writes.
+void AddAdapter(StateFixture& state) {
+  state.Add("model.up_proj.weight", {4, 3});
+  for (const auto& [name, shape] :
+       {std::pair("model.up_proj.lora_A.weight", std::vector<int64_t>{2, 3}),
+        std::pair("model.up_proj.lora_B.weight", std::vector<int64_t>{4, 2})}) {
+    state.Add(name, shape);
+    state.program().mutable_initializers()->rbegin()->set_adapter(true);
+  }
+  state.Fill(3);
+}
+
+TEST_F(ReadWeightsTest, AnAdapterOfPeftIsReadBesideTheModel) {
+  StateFixture state;
+  AddAdapter(state);
+  Put({{"base_model.model.model.up_proj.lora_A.weight", {2, 3}, DType::kF16},
+       {"base_model.model.model.up_proj.lora_B.weight", {4, 2}}},
+      "adapter_model.safetensors");
+  const auto saved = OpenAdapter(folder_.path(), state.program());
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  // A file that has an adapter of its own: the saved one is meant.
+  const std::string path =
+      Put({{"model.up_proj.weight", {4, 3}}, {"model.up_proj.lora_A.weight", {2, 7}}});
+  ASSERT_TRUE(ReadWeights(path, state.state(), AdapterStart{.seed = 1, .saved = &*saved}).ok());
+  for (const char* name :
+       {"model.up_proj.weight", "model.up_proj.lora_A.weight", "model.up_proj.lora_B.weight"}) {
+    ExpectValues(state, name);
+  }
+}
+
+TEST_F(ReadWeightsTest, WithoutOneAdaptersBeginByTheirInitializers) {
+  StateFixture state, drawn;
+  AddAdapter(state);
+  AddAdapter(drawn);
+  ASSERT_TRUE(InitialiseWeights(7, drawn.state(), 1).ok());
+  const std::string path = Put({{"model.up_proj.weight", {4, 3}}});
+  EXPECT_FALSE(ReadWeights(path, state.state()).ok());
+  ASSERT_TRUE(ReadWeights(path, state.state(), AdapterStart{.seed = 7}).ok());
+  ExpectValues(state, "model.up_proj.weight");
+  const std::string a = "model.up_proj.lora_A.weight";
+  EXPECT_THAT(state.Floats(a), ::testing::ElementsAreArray(drawn.Floats(a)));
+}
+
+TEST_F(ReadWeightsTest, AnAdapterOfAnotherModelIsNoAdapterOfThisOne) {
+  StateFixture state;
+  AddAdapter(state);
+  Put({{"base_model.model.model.up_proj.lora_A.weight", {2, 5}},
+       {"base_model.model.model.up_proj.lora_B.weight", {4, 2}}},
+      "adapter_model.safetensors");
+  EXPECT_THAT(std::string(OpenAdapter(folder_.path(), state.program()).status().message()),
+              HasSubstr("[2, 5], and model.up_proj.lora_A.weight [2, 3] is needed"));
 }
 
 // ---- random weights
