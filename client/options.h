@@ -131,6 +131,11 @@ struct ExplainOptions {
   std::optional<uint32_t> stage;
   std::string cluster;  // as of PlanOptions
 };
+struct DataOptions {
+  std::string spec;
+  int64_t rows = 3;
+  int64_t steps = 100;
+};
 struct GenerateOptions {
   std::string checkpoint;
   std::string prompt;

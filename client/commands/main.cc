@@ -430,6 +430,12 @@ class CommandLine {
     generate->add_option("--seed", generate_.seed, "Seed of the sampling")->capture_default_str();
     On(generate, [this] { return GenerateCommand(global_, generate_); });
 
+    CLI::App* data = app_.add_subcommand("data", "Show what a job is trained on, row by row");
+    data->add_option("spec", data_.spec, "Job spec")->required();
+    data->add_option("--rows", data_.rows, "Rows to show")->capture_default_str();
+    data->add_option("--steps", data_.steps, "Steps to look at")->capture_default_str();
+    On(data, [this] { return DataCommand(global_, data_); });
+
     CLI::App* tokenize = app_.add_subcommand("tokenize", "Turn text files into a token file");
     tokenize->add_option("--tokenizer", tokenizer_, "bytes, tokenizer.json or *.model")->required();
     tokenize->add_option("--output", output_path_, "Token file to write")->required();
@@ -575,6 +581,7 @@ class CommandLine {
   DrainOptions drain_;
   bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;
+  DataOptions data_;
   CertsOptions certs_;
   BackupOptions backup_;
   std::string shell_, tokenizer_, output_path_, path_, dtype_ = "f32";

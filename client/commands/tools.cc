@@ -70,4 +70,24 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
   return status.ok() ? *status : Fail(global, status.status());
 }
 
+// The coordinator's program reads the spec, a rank's the data.
+int DataCommand(const GlobalOptions& global, const DataOptions& options) {
+  const auto reader = SiblingProgram("terrace-coordinator");
+  if (!reader.ok()) return Fail(global, reader.status());
+  TemporaryFolder folder;
+  if (folder.path().empty())
+    return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
+  const std::string request = folder.path() + "/data.pb";
+  const auto read = RunToEnd(*reader, {"data-request", "--spec", options.spec, "--request", request,
+                                       "-o", global.json() ? "json" : "text"});
+  if (!read.ok()) return Fail(global, read.status());
+  if (*read != 0) return *read;
+  const auto rank = SiblingProgram("terrace-rank");
+  if (!rank.ok()) return Fail(global, rank.status());
+  const auto status = RunToEnd(
+      *rank, {"data", "--request", request, "--rows", absl::StrCat(options.rows), "--steps",
+              absl::StrCat(options.steps), "-o", global.json() ? "json" : "table"});
+  return status.ok() ? *status : Fail(global, status.status());
+}
+
 }  // namespace terrace

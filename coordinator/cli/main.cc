@@ -409,6 +409,9 @@ int Main(int argc, char** argv) {
   CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
   infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
   infer->add_option("--output", options.program_file, "file of the program")->required();
+  CLI::App* data = app.add_subcommand("data-request", "check a spec for terrace data");
+  AddSpec(*data, options);
+  data->add_option("--request", options.program_file, "file to write")->required();
   CLI::App* planner =
       app.add_subcommand("planner", "plan for the coordinator that starts it")->group("");
   AddRoots(*planner, options.serve.roots);
@@ -440,6 +443,7 @@ int Main(int argc, char** argv) {
   }
   if (estimate->parsed()) return Exit(options, PrintEstimate(options.estimate));
   if (evaluate->parsed()) return Exit(options, PrintEvaluation(options.evaluate));
+  if (data->parsed()) return Exit(options, WriteDataRequest(options.spec, options.program_file));
   if (infer->parsed()) {
     return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));
   }

@@ -26,6 +26,7 @@
 #include "coordinator/prepare/evaluate.h"
 #include "proto/program/program_hash.h"
 #include "proto/report/manifest_text.h"
+#include "proto/v1/tools.pb.h"
 
 namespace terrace {
 namespace {
@@ -197,6 +198,15 @@ absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path, const std::st
                                      const TellSearch& tell) {
   ASSIGN_OR_RETURN(const JobHere job, ReadJobHere(spec_path, profile_path));
   return PrepareAnyway(job.spec, job.budget, tell);
+}
+
+absl::Status WriteDataRequest(const std::string& spec_path, const std::string& output) {
+  ASSIGN_OR_RETURN(const std::string yaml, ReadTextOrPipe(spec_path, kSpecBytesMax));
+  v1::DataRequest request;
+  ASSIGN_OR_RETURN(*request.mutable_spec(), ReadJobSpec(yaml, FolderOf(spec_path)));
+  ASSIGN_OR_RETURN(const Model model, ReadModel(request.spec()));
+  request.set_vocabulary(model.config.vocabulary);
+  return WriteSyncedFile(output, request.SerializeAsString());
 }
 
 absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {

@@ -28,6 +28,9 @@ absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
                                      const std::string& profile_path = "",
                                      const TellSearch& tell = {});
 
+// Writes what `terrace data` needs to know of a spec, a v1::DataRequest.
+absl::Status WriteDataRequest(const std::string& spec_path, const std::string& output);
+
 // Writes the inference program for a checkpoint: the model in its config.json, the length and
 // precision in the spec of its manifest.json.
 absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output);

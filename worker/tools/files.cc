@@ -1,4 +1,4 @@
-// terrace-rank tokenize and terrace-rank ckpt: their command lines. The work is in tokenize.h and
+// terrace-rank tokenize, data and ckpt: their command lines. The work is in tokenize.h, data.h and
 // checkpoint.h.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -10,17 +10,19 @@
 
 #include "CLI/CLI.hpp"
 #include "worker/tools/checkpoint.h"
+#include "worker/tools/data.h"
 #include "worker/tools/tokenize.h"
 #include "worker/tools/tools.h"
 
 namespace terrace {
 namespace {
 
-// Everything that the options of both tools are stored in; lives as long as their callbacks.
+// Everything that the options of the tools are stored in; lives as long as their callbacks.
 struct FileOptions {
   std::string output = "table";
   std::string path;
   TokenizeArgs tokenize;
+  DataArgs data;
   CheckpointExportArgs exported;
 
   ToolOutput tool_output() const {
@@ -51,6 +53,17 @@ void AddTokenize(CLI::App* app, const Options& options, int* exit_code) {
   tool->callback([options, exit_code] {
     *exit_code = RunTokenizeTool(options->tokenize, options->tool_output());
   });
+}
+
+void AddData(CLI::App* app, const Options& options, int* exit_code) {
+  CLI::App* tool = AddTool(app, "data", "Show what a job is trained on", options);
+  DataArgs& args = options->data;
+  tool->add_option("--request", args.request, "File that terrace-coordinator data-request wrote")
+      ->required();
+  tool->add_option("--rows", args.rows, "Rows to show")->check(CLI::Range(0, 10'000));
+  tool->add_option("--steps", args.steps, "Steps to look at")->check(CLI::Range(1, 1'000'000));
+  tool->callback(
+      [options, exit_code] { *exit_code = RunDataTool(options->data, options->tool_output()); });
 }
 
 void AddExportOptions(CLI::App* command, CheckpointExportArgs* args) {
@@ -94,6 +107,7 @@ void AddCheckpoint(CLI::App* app, const Options& options, int* exit_code) {
 void AddFileTools(CLI::App* app, int* exit_code) {
   const auto options = std::make_shared<FileOptions>();
   AddTokenize(app, options, exit_code);
+  AddData(app, options, exit_code);
   AddCheckpoint(app, options, exit_code);
 }
 

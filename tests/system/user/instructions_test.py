@@ -42,6 +42,27 @@ class InstructionsTest(TerraceTest):
         losses = self.train(job).losses
         self.assertLess(float(losses[max(losses)]), 0.2)
 
+    def test_what_is_trained_on_can_be_looked_at(self):
+        job = self.instruct(self.lines("prompts"))
+        shown = self.terrace("data", job, "--rows", 2, "--steps", 5, "-o", "json").json()
+        rows = 5 * 8
+        self.assertEqual({key: int(shown[key]) for key in ("steps", "rows_seen", "positions", "tokens", "counted", "rows_without")},
+                         {"steps": 5, "rows_seen": rows, "positions": rows * 32, "tokens": rows * (14 + len(ANSWER) - 1),
+                          "counted": rows * len(ANSWER), "rows_without": 0})
+        self.assertEqual(len(shown["rows"]), 2)
+        for row in shown["rows"]:
+            prompt, answer = row["spans"]
+            self.assertRegex(prompt["text"], "^[a-z]{12}: $")
+            self.assertEqual((prompt["counted"], answer["counted"], answer["text"]), (False, True, ANSWER))
+        text = self.terrace("data", job).out
+        self.assertIn("  counted  | so it is\n", text)
+        self.assertRegex(text, r"tokens +10,080, 65.6 % of the positions")
+        stream = self.instruct(self.lines("text"), {"data.samples": "stream"})
+        shown = self.terrace("data", stream, "--steps", 3, "-o", "json").json()
+        self.assertEqual(shown["counted"], shown["positions"])
+        self.refused(self.terrace("data", self.folder / "nothing.yaml", code=None), "nothing.yaml")
+        self.refused(self.terrace("data", self.instruct(self.folder / "nothing.jsonl"), code=None), "nothing.jsonl")
+
     def test_what_cannot_be_read_is_refused(self):
         for name, row, words in (("chat", {"messages": [{"role": "user", "content": "hi"}]}, ("chat.jsonl:1", "needs a chat template")),
                                  ("half", {"prompt": "x"}, ("half.jsonl:1", 'no field "completion"')),

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/tools/data.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/exit_code.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/text/number_format.h"
+#include "base/utf8.h"
+#include "proto/v1/tools.pb.h"
+#include "worker/data/token_dataset.h"
+#include "worker/data/tokenizer.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kTextBytesMax = 4096;  // of a span
+
+struct Row {
+  std::vector<int32_t> tokens, targets;
+};
+
+// The last token with a target behind it, plus one: what follows is padding.
+int64_t TokensOf(const Row& row) {
+  for (size_t i = row.targets.size(); i-- > 0;) {
+    if (row.targets[i] >= 0) return static_cast<int64_t>(i) + 1;
+  }
+  return 0;
+}
+
+class DataLook {
+ public:
+  DataLook(const v1::DataRequest& request, const TokenDataset& dataset, const Tokenizer& tokenizer)
+      : dataset_(dataset), tokenizer_(tokenizer), batch_(request.spec().train().global_batch()) {}
+
+  v1::DataResult Run(const DataArgs& args, int64_t steps) {
+    result_.set_train_tokens(dataset_.tokens(Split::kTrain));
+    result_.set_validation_tokens(dataset_.tokens(Split::kValidation));
+    result_.set_steps(steps);
+    result_.set_tokens(dataset_.TrainTokens(0, steps, batch_));
+    std::map<int64_t, int64_t> lengths;
+    for (int64_t step = 0; step < steps; ++step) {
+      ++lengths[dataset_.TrainLength(step, batch_)];
+      for (int64_t row = 0; row < batch_; ++row) {
+        const bool shown = step * batch_ + row < args.rows;
+        Add(step, row, shown ? result_.add_rows() : nullptr);
+      }
+    }
+    for (const auto& [length, count] : lengths) {
+      v1::DataLength* line = result_.add_lengths();
+      line->set_length(length);
+      line->set_steps(count);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void Add(int64_t step, int64_t row, v1::DataRow* shown) {
+    const int64_t length = dataset_.TrainLength(step, batch_);
+    row_.tokens.resize(length);
+    row_.targets.resize(length);
+    dataset_.TrainRow(step, row, batch_, row_.tokens, row_.targets);
+    const int64_t counted = std::count_if(row_.targets.begin(), row_.targets.end(),
+                                          [](int32_t target) { return target >= 0; });
+    result_.set_rows_seen(result_.rows_seen() + 1);
+    result_.set_positions(result_.positions() + length);
+    result_.set_counted(result_.counted() + counted);
+    if (counted == 0) result_.set_rows_without(result_.rows_without() + 1);
+    if (shown == nullptr) return;
+    shown->set_step(step);
+    shown->set_row(row);
+    shown->set_length(length);
+    AddSpans(shown);
+  }
+
+  // The first token of a row is never predicted, each other one is the target of the one before.
+  void AddSpans(v1::DataRow* shown) const {
+    std::vector<int32_t> ids;
+    bool counted = false;
+    const auto flush = [&] {
+      if (ids.empty()) return;
+      v1::DataSpan* span = shown->add_spans();
+      span->set_text(TextOf(ids));
+      span->set_tokens(static_cast<int64_t>(ids.size()));
+      span->set_counted(counted);
+      ids.clear();
+    };
+    const int64_t tokens = TokensOf(row_);
+    for (int64_t i = 0; i <= tokens && tokens > 0; ++i) {
+      const bool counts = i > 0 && row_.targets[i - 1] >= 0;
+      if (counts != counted) flush();
+      counted = counts;
+      ids.push_back(i < tokens ? row_.tokens[i] : row_.targets[tokens - 1]);
+    }
+    flush();
+  }
+
+  std::string TextOf(const std::vector<int32_t>& ids) const {
+    const bool known = std::all_of(ids.begin(), ids.end(),
+                                   [&](int32_t id) { return id < tokenizer_.vocabulary(); });
+    return CleanText(known ? tokenizer_.Decode(ids) : absl::StrJoin(ids, " "), kTextBytesMax);
+  }
+
+  const TokenDataset& dataset_;
+  const Tokenizer& tokenizer_;
+  const int64_t batch_;
+  v1::DataResult result_;
+  Row row_;
+};
+
+absl::StatusOr<v1::DataResult> Look(const DataArgs& args, ProgressBar* bar) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(args.request));
+  v1::DataRequest request;
+  if (!request.ParseFromArray(file.bytes().data(), static_cast<int>(file.bytes().size())))
+    return absl::InvalidArgumentError(absl::StrCat(args.request, " is no request"));
+  const v1::JobSpec& spec = request.spec();
+  ASSIGN_OR_RETURN(const auto dataset,
+                   TokenDataset::Open(
+                       spec.data(), spec.train(), request.vocabulary(),
+                       [&](std::string_view text, double fraction) { bar->Draw(text, fraction); },
+                       spec.model().config_json()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                   Tokenizer::Load(spec.data().tokenizer(), spec.model().config_json()));
+  return DataLook(request, *dataset, *tokenizer)
+      .Run(args, std::min(args.steps, spec.train().steps()));
+}
+
+std::string Share(int64_t part, int64_t whole) {
+  return absl::StrFormat("%.1f %%", whole == 0 ? 0.0 : 100.0 * part / whole);
+}
+
+void PrintRow(const v1::DataRow& row, std::ostream& out) {
+  out << "\nrow " << row.row() << " of step " << row.step() << ", " << Grouped(row.length())
+      << " positions\n";
+  for (const v1::DataSpan& span : row.spans()) {
+    for (const absl::string_view line : absl::StrSplit(span.text(), '\n'))
+      out << (span.counted() ? "  counted  | " : "           | ") << line << "\n";
+  }
+}
+
+void Print(const v1::DataResult& result, std::ostream& out) {
+  out << "training tokens    " << Grouped(result.train_tokens()) << "\nvalidation tokens  "
+      << Grouped(result.validation_tokens()) << "\n\nthe first " << Grouped(result.steps())
+      << " steps, " << Grouped(result.rows_seen()) << " rows\n";
+  for (const v1::DataLength& line : result.lengths())
+    out << "  " << Grouped(line.steps()) << " steps of rows of " << Grouped(line.length()) << "\n";
+  out << "  positions  " << Grouped(result.positions()) << "\n  tokens     "
+      << Grouped(result.tokens()) << ", " << Share(result.tokens(), result.positions())
+      << " of the positions; the rest is padding\n  counted    " << Grouped(result.counted())
+      << ", " << Share(result.counted(), result.tokens())
+      << " of the tokens: what the loss is the mean of\n";
+  if (result.rows_without() > 0)
+    out << "  " << Grouped(result.rows_without()) << " rows have nothing that the loss counts\n";
+  for (const v1::DataRow& row : result.rows()) PrintRow(row, out);
+}
+
+}  // namespace
+
+int RunDataTool(const DataArgs& args, const ToolOutput& output) {
+  const absl::StatusOr<v1::DataResult> result = [&] {
+    ProgressBar bar(output);
+    return Look(args, &bar);
+  }();
+  if (!result.ok()) return FailTool(output, result.status());
+  if (output.format == ToolFormat::kJson) {
+    PrintJson(*result, output.out);
+  } else {
+    Print(*result, output.out);
+  }
+  return ToInt(ExitCode::kOk);
+}
+
+}  // namespace terrace
