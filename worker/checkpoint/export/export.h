@@ -5,7 +5,7 @@
 // all. It must not exist, or be empty (ALREADY_EXISTS). `dtype`: "f32", "bf16", "f16".
 // INVALID_ARGUMENT when the checkpoint is not of the kind asked for, with the way out.
 //
-// Memory: about 12 MiB of a tensor at a time; of merging, the two thin matrices besides, in f32.
+// Memory: some MiB of a tensor at a time; of merging, the two thin matrices besides, in f32.
 // Thread-safe: no state.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -20,10 +20,13 @@ namespace {
 
 using kernels::DType;
 
+// How many elements of a matrix are merged at a time; there are six numbers for each.
+constexpr int64_t kMergedElements = 1 << 18;
+
 // Some rows at a time.
 absl::Status AppendMerged(const StoredTensor& weight, const LowRank& product, DType dtype,
                           SafetensorsWriter* writer, Rounding* rounding) {
-  const int64_t step = std::max<int64_t>(1, kExportChunkElements / product.columns);
+  const int64_t step = std::max<int64_t>(1, kMergedElements / product.columns);
   const int64_t row_bytes = product.columns * kernels::SizeOf(weight.dtype);
   std::vector<std::byte> source, stored;
   std::vector<float> before, merged;
