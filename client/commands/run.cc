@@ -180,7 +180,12 @@ void PrintEnd(const GlobalOptions& global, const RunOptions& options, const Outc
   if (job.state() != v1::SUCCEEDED)
     std::printf("  terrace run %s            # goes on from there\n", options.spec_path.c_str());
   std::printf("  terrace generate %s --prompt \"In the beginning\"\n", checkpoint);
-  std::printf("  terrace ckpt export %s --output exported    # for transformers\n", checkpoint);
+  if (job.spec().model().lora().rank() == 0) {
+    std::printf("  terrace ckpt export %s --output exported    # for transformers\n", checkpoint);
+    return;
+  }
+  std::printf("  terrace ckpt export %s --output adapter --adapter    # for PEFT\n", checkpoint);
+  std::printf("  terrace ckpt merge %s --output merged    # for transformers\n", checkpoint);
 }
 
 // Allowed, and slow: a layout can be tried on any machine.

@@ -98,6 +98,11 @@ class AdapterFilesTest(TerraceTest):
                 for step, loss in alone.losses.items():
                     self.assertAlmostEqual(float(result.losses[step]), float(loss), delta=1e-5 * float(loss))
 
+    def test_the_end_of_a_run_says_how_the_adapter_comes_out(self):
+        out = self.terrace("run", self.adapter_job("llama")).out
+        self.assertRegex(out, r"terrace ckpt export \S+ --output adapter --adapter")
+        self.assertRegex(out, r"terrace ckpt merge \S+ --output merged")
+
     def test_what_is_not_trained_here_is_refused(self):
         cases = [({"use_dora": True}, ("use_dora: got true", "DoRA")),
                  ({"lora_dropout": 0.05, "bias": "all"}, ("lora_dropout: got 0.05", "bias: got \"all\"")),
