@@ -211,8 +211,9 @@ class Estimator {
 
   void AddAdapters(double adapters, EstimateCase* one) const {
     one->device.push_back(Part("adapters", "2 P", 2 * adapters));
-    one->device.push_back(Part("gradients", "2 P", 2 * adapters));
-    one->device.push_back(Part("optimizer", "12 P", 12 * adapters));
+    const double gradient = gradient_bytes(), optimizer = optimizer_bytes();
+    one->device.push_back(Part("gradients", absl::StrCat(gradient, " P"), gradient * adapters));
+    one->device.push_back(Part("optimizer", absl::StrCat(optimizer, " P"), optimizer * adapters));
     one->device.push_back(Kept("none"));
   }
 

@@ -2,15 +2,14 @@
 // hand: per device, by class, with the formula that gave each number. What a Terrace job reserves
 // is not estimated but compiled: `terrace plan`.
 //
-//   training   mixed-precision Adam, 2 + 4 + 12 bytes a parameter, with bf16 gradients 2 + 2 + 12
-//              (adapters always have these), and what each ZeRO stage and
-//              offload leaves of it (Rajbhandari et al. 2020, arXiv 1910.02054; Ren et al. 2021,
-//              arXiv 2101.06840; Rajbhandari et al. 2021, arXiv 2104.07857); in fp32 4 + 4 + 8
+//   training   mixed-precision Adam, 2 + 4 + 12 bytes a parameter, with bf16 gradients 2 + 2 + 12,
+//              and what each ZeRO stage and offload leaves of it (Rajbhandari et al. 2020, arXiv
+//              1910.02054; Ren et al. 2021, arXiv 2101.06840; Rajbhandari et al. 2021, arXiv
+//              2104.07857); in fp32 4 + 4 + 8
 //   activations  what a layer keeps for its backward pass with flash attention, as in Korthikanti
-//   et
-//              al. 2022, arXiv 2205.05198, without the masks of dropout, which is not used
-//   LoRA       frozen weights, and r (in + out) trained parameters a matrix (Hu et al. 2021, arXiv
-//              2106.09685)
+//              et al. 2022, arXiv 2205.05198, without the masks of dropout, which is not used
+//   LoRA       frozen weights, and r (in + out) trained parameters a matrix, which have what
+//              training has (Hu et al. 2021, arXiv 2106.09685)
 //   QLoRA      the matrices of layers in NF4 with double quantisation, 4.127 bits a parameter
 //              (Dettmers et al. 2023, arXiv 2305.14314)
 //   inference  weights, and keys and values of every token (grouped-query attention counts its kv

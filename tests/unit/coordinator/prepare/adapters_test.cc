@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "coordinator/estimate/memory_arithmetic.h"
 #include "coordinator/hardware/cluster.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
@@ -45,6 +46,21 @@ WhatIf Adapted(std::string_view preset, std::string_view cluster_name, int64_t d
   return job;
 }
 
+v1::Layout OneDevice(const char* recompute) {
+  v1::Layout layout;
+  layout.set_precision("bf16");
+  layout.set_parameter_format("bf16");
+  layout.set_micro_batch(2);
+  layout.set_micro_batches(8);
+  layout.set_bucket_bytes(int64_t{25} << 20);
+  layout.set_ranks(1);
+  layout.set_nodes(1);
+  layout.set_threads_per_rank(1);
+  layout.set_device("cuda");
+  layout.set_recompute(recompute);
+  return Completed(layout);
+}
+
 constexpr int64_t kGiB = int64_t{1} << 30;
 
 // Nothing leaves the device, and the weights rest in 16 bits, which nobody asked for.
@@ -61,23 +77,37 @@ TEST(AdaptersOnPaperTest, SevenBillionParametersFitCommonDevices) {
   }
 }
 
+// Weights, gradients and optimizer states of `terrace estimate` are those of the program; alignment
+// and rotary tables come on top.
+TEST(AdaptersOnPaperTest, TheFormulasAreTheProgramsBytes) {
+  const WhatIf job = Adapted("llama-2-7b", "rtx4090x1:1", 0);
+  const auto compiled = CompileLayout(job.spec, job.model, job.budget, OneDevice("none"));
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  int64_t bytes = 0;
+  for (const v1::Buffer& buffer : compiled->programs[0].buffers()) {
+    const bool state = buffer.lifetime() == v1::PERSISTENT || buffer.class_() == v1::GRADIENT;
+    if (state && !buffer.name().starts_with("d.frozen")) bytes += buffer.bytes();
+  }
+  ModelConfig plain = job.model.config;
+  plain.lora = {};
+  const Model model = BuildModel(plain);
+  int64_t by_formula = 0;
+  for (const EstimateSection& section :
+       EstimateMemory({.model = &model, .sequence_length = 2048})) {
+    for (const EstimatedBytes& part : section.cases[0].device) {
+      if (section.name == "lora" && part.what != "activations") by_formula += part.bytes;
+    }
+  }
+  EXPECT_GE(bytes, by_formula);
+  EXPECT_LT(static_cast<double>(bytes - by_formula), 1e-3 * static_cast<double>(by_formula));
+}
+
 // What is compared by closed form is near to what is compiled.
 TEST(AdaptersOnPaperTest, TheClosedFormIsNear) {
   const WhatIf job = Adapted("llama-2-7b", "rtx4090x1:1", 0);
   const MemoryEstimator estimator(EstimateModel(job.spec, job.model));
   for (const char* recompute : {"none", "selective", "block"}) {
-    v1::Layout layout;
-    layout.set_precision("bf16");
-    layout.set_parameter_format("bf16");
-    layout.set_micro_batch(2);
-    layout.set_micro_batches(8);
-    layout.set_bucket_bytes(int64_t{25} << 20);
-    layout.set_ranks(1);
-    layout.set_nodes(1);
-    layout.set_threads_per_rank(1);
-    layout.set_device("cuda");
-    layout.set_recompute(recompute);
-    layout = Completed(layout);
+    const v1::Layout layout = OneDevice(recompute);
     const auto evaluated = CompileLayout(job.spec, job.model, job.budget, layout);
     ASSERT_TRUE(evaluated.ok()) << evaluated.status();
     const int64_t compiled = BytesOf(evaluated->programs[0], v1::DEVICE);
