@@ -17,7 +17,11 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxRank = 1 << 16;
-constexpr double kMaxAlpha = 1e6;
+constexpr double kMinAlpha = 1e-6, kMaxAlpha = 1e6;  // as of model.lora.alpha
+constexpr size_t kMaxTargets = 4096, kMaxTargetBytes = 256;
+// Of keys that are not known here, those that are named.
+constexpr size_t kUnknownShown = 5, kMaxKeyBytes = 64;
+constexpr char kLeftOut[] = "left out or null";
 constexpr char kAllLinear[] = "all-linear";
 
 // Keys that say who made the adapter and how, or that take effect only beside others.
@@ -72,6 +76,15 @@ void ReadTargets(JsonReader& json, AdapterConfig* config) {
   std::sort(config->targets.begin(), config->targets.end());
   if (value == nullptr || (value->is_array() && value->empty()))
     json.Problem(kKey, "nothing", "all-linear or a list of names");
+  if (config->targets.size() > kMaxTargets) {
+    json.Problem(kKey, absl::StrCat(config->targets.size(), " names"),
+                 absl::StrCat("at most ", kMaxTargets), "the last part of a name means all layers");
+  }
+  for (const std::string& target : config->targets) {
+    if (!target.empty() && target.size() <= kMaxTargetBytes) continue;
+    return json.Problem(kKey, ShownJson(target),
+                        absl::StrCat("names of 1 to ", kMaxTargetBytes, " bytes"));
+  }
 }
 
 // How A and B began says nothing of what they are now, unless the base's weights were changed too.
@@ -90,15 +103,17 @@ void JudgeRest(JsonReader& json) {
   for (const Refusal& refusal : kRefused) {
     if (!json.Has(refusal.key)) continue;
     const Json& value = json.object().at(std::string(refusal.key));
-    if (!IsNothing(value))
-      json.Problem(refusal.key, ShownJson(value), "left out or null", refusal.way_out);
+    if (!IsNothing(value)) json.Problem(refusal.key, ShownJson(value), kLeftOut, refusal.way_out);
   }
+  size_t unknown = 0;
   for (const std::string& key : json.NotAsked()) {
     const Json& value = json.object().at(key);
-    if (!IsNothing(value))
-      json.Problem(key, ShownJson(value), "left out or null",
-                   "what it does to an adapter is not known here");
+    if (IsNothing(value) || ++unknown > kUnknownShown) continue;
+    json.Problem(key.size() <= kMaxKeyBytes ? key : absl::StrCat("a key of ", key.size(), " bytes"),
+                 ShownJson(value), kLeftOut, "what it does to an adapter is not known here");
   }
+  if (unknown > kUnknownShown)
+    json.Problem(absl::StrCat(unknown - kUnknownShown, " more keys"), "values", kLeftOut);
 }
 
 void Read(JsonReader& json, AdapterConfig* config) {
@@ -110,7 +125,7 @@ void Read(JsonReader& json, AdapterConfig* config) {
   if (bias != "none")
     json.Problem("bias", ShownJson(bias), "none", "biases beside the adapter are not read");
   config->rank = json.Int("r", 1, kMaxRank);
-  config->alpha = json.Real("lora_alpha", 0, kMaxAlpha, 8);  // PEFT's default
+  config->alpha = json.Real("lora_alpha", kMinAlpha, kMaxAlpha, 8);  // PEFT's default
   config->rslora = json.Bool("use_rslora", false);
   ReadTargets(json, config);
   CheckInit(json);
@@ -129,8 +144,8 @@ absl::StatusOr<AdapterConfig> ParseAdapterConfig(std::string_view text) {
                      checked.ok() ? "" : absl::StrCat(" (", checked.message(), ")")));
   }
   std::vector<std::string> problems;
-  for (const std::string& key : repeated)
-    problems.push_back(absl::StrCat(key, ": stands twice, must be given once"));
+  if (!repeated.empty())
+    problems.push_back(absl::StrCat(repeated.front(), ": stands twice, must be given once"));
   JsonReader reader(json, "", &problems);
   AdapterConfig config;
   Read(reader, &config);

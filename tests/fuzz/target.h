@@ -21,6 +21,7 @@ struct FuzzTarget {
 // Texts that people and other programs write: targets_text.cc.
 void FuzzSpec(std::string_view input);
 void FuzzModelConfig(std::string_view input);
+void FuzzAdapterConfig(std::string_view input);
 void FuzzDeepSpeed(std::string_view input);
 void FuzzMegatron(std::string_view input);
 void FuzzCluster(std::string_view input);
@@ -38,6 +39,7 @@ void FuzzClientCalls(std::string_view input);
 inline constexpr FuzzTarget kFuzzTargets[] = {
     {"spec", &FuzzSpec},
     {"model_config", &FuzzModelConfig},
+    {"adapter_config", &FuzzAdapterConfig},
     {"deepspeed", &FuzzDeepSpeed},
     {"megatron", &FuzzMegatron},
     {"cluster", &FuzzCluster},

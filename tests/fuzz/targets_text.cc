@@ -7,6 +7,7 @@
 #include "coordinator/import/deepspeed.h"
 #include "coordinator/import/megatron/megatron.h"
 #include "coordinator/import/report.h"
+#include "coordinator/model/adapter_config.h"
 #include "coordinator/model/config.h"
 #include "coordinator/model/model.h"
 #include "coordinator/spec/job_spec.h"
@@ -34,6 +35,15 @@ void FuzzModelConfig(std::string_view input) {
   FuzzRequire(model.Parameters() > 0, "a model has parameters", config->family);
   for (const Tensor& tensor : model.tensors)
     FuzzRequire(tensor.elements() > 0, "a tensor has elements", tensor.name);
+}
+
+void FuzzAdapterConfig(std::string_view input) {
+  const auto config = ParseAdapterConfig(input);
+  if (!config.ok()) return JudgeRefusal(config.status());
+  FuzzRequire(config->rank > 0 && config->alpha > 0, "an adapter has a rank and a scale", input);
+  FuzzRequire(!config->targets.empty(), "an adapter has targets", input);
+  for (const std::string& target : config->targets)
+    FuzzRequire(!target.empty() && target.size() <= 256, "a target is a name", target);
 }
 
 namespace {

@@ -74,7 +74,7 @@ absl::StatusOr<SavedAdapter> SavedAdapter::Open(std::string_view folder,
   }
   if (!unexpected.empty()) {
     return OfAnotherModel(
-        path, absl::StrCat("it has ", unexpected, ", beside which this model has no matrix"));
+        path, absl::StrCat("it has ", unexpected, ", which an adapter of this model does not"));
   }
   return adapter;
 }

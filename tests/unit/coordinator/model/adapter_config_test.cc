@@ -79,6 +79,9 @@ TEST(AdapterConfigTest, WhatWouldMakeAnotherAdapterIsRefused) {
       {"peft_type", "IA3"},
       {"target_modules", ".*(q|v)_proj"},
       {"target_modules", nlohmann::json::array()},
+      {"target_modules", {"q_proj", ""}},
+      {"target_modules", std::vector<std::string>(5000, "q_proj")},
+      {"lora_alpha", 0},
       {"a_key_of_tomorrow", 7},
   };
   for (const auto& [key, value] : cases) {
@@ -88,6 +91,13 @@ TEST(AdapterConfigTest, WhatWouldMakeAnotherAdapterIsRefused) {
                 AllOf(HasSubstr(std::string(key) + ": got "), HasSubstr(", must be ")))
         << value;
   }
+}
+
+TEST(AdapterConfigTest, ManyUnknownKeysAreCounted) {
+  nlohmann::json json = Saved("llama");
+  for (int i = 0; i < 9; ++i) json["key_" + std::to_string(i)] = i + 1;
+  EXPECT_THAT(ErrorOf(json), AllOf(HasSubstr("key_4: got 5"), HasSubstr("4 more keys: got values"),
+                                   testing::Not(HasSubstr("key_5"))));
 }
 
 TEST(AdapterConfigTest, KeysWithoutEffectAreNoProblem) {
