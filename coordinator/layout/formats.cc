@@ -139,7 +139,7 @@ void FormatChecker::CheckResiduals() {
 
 void FormatChecker::CheckMoments() {
   const std::string& format = layout_.moments_format();
-  const auto problem = [&](const std::string& must, const char* way_out) {
+  const auto problem = [&](const std::string& must, const std::string& way_out) {
     problems_.push_back(
         absl::StrCat("formats.moments: got '", format, "', must ", must, "; try ", way_out));
   };
@@ -155,11 +155,16 @@ void FormatChecker::CheckMoments() {
   const int64_t block = MomentBlock(layout_, config_);
   if (block >= kernels::kLeastBlock) return;
   const bool shared = layout_.tensor_parallel() > 1;
-  problem(absl::StrCat("be f32 or bf16 for this model with tp ", layout_.tensor_parallel(),
-                       ": its matrices are cut into pieces that hold whole blocks of at most ",
-                       block, block == 1 ? " element" : " elements", ", and a block needs ",
-                       kernels::kLeastBlock),
-          shared ? "bf16, or fewer ranks in tp" : "bf16");
+  const int64_t rank = shared ? config_.lora.rank : 0;
+  problem(
+      absl::StrCat("be f32 or bf16 for this model with tp ", layout_.tensor_parallel(),
+                   ": its matrices are cut into pieces that hold whole blocks of at most ", block,
+                   block == 1 ? " element" : " elements", ", and a block needs ",
+                   kernels::kLeastBlock),
+      rank > 0 && rank % kernels::kLeastBlock != 0
+          ? absl::StrCat("bf16, or a model.lora.rank that is a multiple of ", kernels::kLeastBlock)
+      : shared ? "bf16, or fewer ranks in tp"
+               : "bf16");
 }
 
 }  // namespace

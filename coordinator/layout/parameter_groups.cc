@@ -170,7 +170,7 @@ std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec&
                                                         const Model& model) {
   const bool alike = optimizer.groups().empty() && optimizer.layer_decay() == 0;
   if (alike && model.config.lora.rank == 0) return {};
-  // Of no group are adapters, and all else.
+  // Behind the groups come two lines of tensors that are in none: adapters, and all others.
   std::vector<v1::ParameterGroupLine> lines(optimizer.groups_size() + 2);
   for (int i = 0; i < optimizer.groups_size(); ++i) lines[i].set_match(optimizer.groups(i).match());
   lines[optimizer.groups_size()].set_match("model.lora");

@@ -25,13 +25,13 @@ bool HasAdapter(const LoraConfig& lora, std::string_view module);
 bool IsLoraA(TensorRole role);
 bool IsLoraB(TensorRole role);
 inline bool IsAdapter(TensorRole role) { return IsLoraA(role) || IsLoraB(role); }
-// Of an adapter that of the linear layer's own weight, of all else the role itself.
+// The role of the weight that an adapter stands beside; any other role is returned as it is.
 TensorRole AdaptedRole(TensorRole role);
 // REQUIRES: `weight` is of a linear layer (IsMatrixProduct), and no adapter.
 TensorRole LoraA(TensorRole weight);
 TensorRole LoraB(TensorRole weight);
 
-// Of all adapters.
+// How many parameters all adapters have together.
 int64_t AdapterParameters(const Model& model);
 
 // What is wrong with config.lora for this model, one sentence each: a target that names no linear

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/spec/validate_model.h"
 
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace terrace {
@@ -25,15 +29,38 @@ void ValidateSavedAdapter(SpecReader& reader, v1::ModelSpec* model) {
   model->mutable_lora()->set_init(folder);
 }
 
+// Their order means nothing, and a job that goes on is compared with what it was.
+void SortTargets(v1::LoraSpec* lora) {
+  std::set<std::string> targets(lora->targets().begin(), lora->targets().end());
+  lora->mutable_targets()->Assign(targets.begin(), targets.end());
+}
+
+// A group that changes a rate must not begin to train what adapters leave frozen.
+void ValidateGroups(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
+  for (const v1::ParameterGroup& group : optimizer.groups()) {
+    const std::string path = absl::StrCat("train.optimizer.groups.", group.match());
+    const bool of_adapters = absl::StrContains(group.match(), "lora_");
+    if (of_adapters || group.frozen() || reader.Has(absl::StrCat(path, ".frozen"))) continue;
+    reader.Problem(path, "a group without frozen",
+                   "one that says it beside adapters, where the model's own tensors are frozen",
+                   "frozen: false to train what it matches, or a pattern of adapters such as "
+                   "\"*lora_*\"");
+  }
+}
+
 }  // namespace
 
 void ValidateModel(SpecReader& reader, v1::JobSpec* spec) {
   constexpr double kAlphaOfRank = 2;
   v1::LoraSpec* lora = spec->mutable_model()->mutable_lora();
-  if (lora->init().starts_with('/')) return ValidateSavedAdapter(reader, spec->mutable_model());
+  if (lora->init().starts_with('/')) {
+    ValidateSavedAdapter(reader, spec->mutable_model());
+    return ValidateGroups(reader, spec->train().optimizer());
+  }
   if (lora->rank() > 0) {
     if (lora->alpha() < 0) lora->set_alpha(kAlphaOfRank * lora->rank());
-    return;
+    SortTargets(lora);
+    return ValidateGroups(reader, spec->train().optimizer());
   }
   spec->mutable_model()->clear_lora();
   for (const char* key : {"alpha", "rslora", "targets", "init"}) {

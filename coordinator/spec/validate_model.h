@@ -10,8 +10,8 @@
 namespace terrace {
 
 // Sets model.lora.alpha where it was not written, leaves no model.lora without a rank, and tells
-// `reader` of keys that nothing reads then. What needs the model's tensors to be wrong:
-// coordinator/model/lora.h.
+// `reader` of keys that nothing reads then and of groups that would train the model by the way.
+// What only the model's tensors show to be wrong is found by coordinator/model/lora.h.
 void ValidateModel(SpecReader& reader, v1::JobSpec* spec);
 
 }  // namespace terrace

@@ -43,7 +43,7 @@ Field FindField(const SpecKey& key, v1::JobSpec* spec);
 void SetNumber(const Field& field, double value);
 void SetString(const Field& field, std::string value);
 
-// Of a list of words.
+// A list has at most so many words.
 inline constexpr size_t kWordsMax = 256;
 
 // What a value of the key must be: "a whole number from 1 to 9", "one of bf16, fp32".

@@ -109,6 +109,7 @@ absl::Status Fill(std::string_view path, const RankState& state) {
   ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
   StoredState stored_state(path);
   Conversion conversion;
+  int64_t rounded = 0;  // weights
   ResidualsRead residuals;
   const std::map<std::string, const StateTensor*> weights = WeightsOf(tensors);
   const int64_t block = state.program.rules().moment_block();
@@ -131,11 +132,16 @@ absl::Status Fill(std::string_view path, const RankState& state) {
     }
     const absl::StatusOr<StoredTensor> stored = model->Get(tensor.stored_name);
     if (!stored.ok()) return NotOfThisModel(path, stored.status());
+    if (kernels::SizeOf(stored->dtype) > kernels::SizeOf(tensor.dtype)) ++rounded;
     RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
   }
   if (RankOf(state.program.grid(), state.rank) == 0) {
     TellOfUnusedMoments(*optimizer, state.program, path);
     conversion.Tell(path);
+    // What is trained has masters that keep all bits.
+    if (rounded > 0)
+      log::Info("the weights of ", rounded, " frozen tensors in ", std::string(path),
+                " have more bits than formats.parameter gives them and were rounded");
     residuals.Tell(path);
   }
   return FillState(state, tensors, /*threads=*/1,

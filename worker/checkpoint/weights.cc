@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReadWeights: weights made elsewhere, under the names that the Hub's files use.
+#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/fill.h"
 #include "worker/checkpoint/initial_state.h"
+#include "worker/checkpoint/peft/names.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/state_view.h"
 #include "worker/checkpoint/stored_state.h"
@@ -49,10 +51,35 @@ absl::StatusOr<StoredTensor> Find(const SafetensorsReader& reader, const std::st
   return first;
 }
 
-// A model with fewer layers than the file loads without an error, so say what was left. The
-// initializers list the tensors of all stages.
-void WarnOfUnused(const SafetensorsReader& reader, const v1::Program& program,
-                  std::string_view path) {
+// To leave out adapters would train another model than the one that was saved.
+absl::Status CheckNoAdapterIsLeft(const std::vector<std::string>& unused, std::string_view path) {
+  const auto found = std::find_if(unused.begin(), unused.end(), IsAdapterTensor);
+  if (found == unused.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      Absl(path), " holds the adapter ", *found,
+      ", which this job does not have; give model.lora the rank and the targets that it was "
+      "trained with, or merge it into the weights first (terrace ckpt merge)"));
+}
+
+// A without B, or B without A, is no adapter. `begin` are those that the files do not have.
+absl::Status CheckPairs(const std::set<std::string>& begin, const std::set<std::string>& stored,
+                        std::string_view path) {
+  for (const std::string& tensor : begin) {
+    const bool is_a = tensor.ends_with(kLoraAEnding);
+    const std::string other =
+        absl::StrCat(*ModuleOf(tensor), Absl(is_a ? kLoraBEnding : kLoraAEnding));
+    if (!stored.contains(other)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(path), " holds ", other,
+                     " but not the other matrix of that adapter; use a "
+                     "checkpoint that holds both, or weights without adapters"));
+  }
+  return absl::OkStatus();
+}
+
+// Of the file, the tensors that no stage has: the initializers list those of all. A model with
+// fewer layers than the file loads without an error, so say what was left.
+std::vector<std::string> Unused(const SafetensorsReader& reader, const v1::Program& program) {
   std::set<std::string> used;
   for (const v1::Initializer& initializer : program.initializers()) {
     const auto stored = Find(reader, initializer.tensor(), program);
@@ -62,6 +89,10 @@ void WarnOfUnused(const SafetensorsReader& reader, const v1::Program& program,
   for (const std::string& name : reader.Names()) {
     if (!used.contains(name) && !program.tied().contains(name)) unused.push_back(name);
   }
+  return unused;
+}
+
+void WarnOfUnused(std::vector<std::string> unused, std::string_view path) {
   if (unused.empty()) return;
   const size_t count = unused.size();
   unused.resize(std::min(count, kUnusedShown));
@@ -89,6 +120,7 @@ absl::Status ReadWeights(std::string_view path, const RankState& state,
   StoredState stored_state(path);
   InitialState initial(adapters.has_value() ? adapters->seed : 0, state.program);
   std::vector<bool> begins(tensors.size(), false);
+  std::set<std::string> without, with;  // adapters' tensors
   for (size_t i = 0; i < tensors.size(); ++i) {
     const StateTensor& tensor = tensors[i];
     if (tensor.kind != v1::WEIGHT) {
@@ -101,6 +133,7 @@ absl::Status ReadWeights(std::string_view path, const RankState& state,
                                                     ? adapters->saved->Get(tensor.tensor)
                                                     : Find(*reader, tensor.tensor, state.program);
     begins[i] = is_adapter && absl::IsNotFound(stored.status());
+    if (is_adapter) (begins[i] ? without : with).insert(tensor.tensor);
     if (begins[i]) {
       stored_state.AddZero();
       RETURN_IF_ERROR(initial.Add(tensor));
@@ -113,11 +146,14 @@ absl::Status ReadWeights(std::string_view path, const RankState& state,
     }
     RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
   }
+  RETURN_IF_ERROR(CheckPairs(without, with, path));
+  std::vector<std::string> unused = Unused(*reader, state.program);
+  if (adapters.has_value()) RETURN_IF_ERROR(CheckNoAdapterIsLeft(unused, path));
   const auto get = [&](size_t tensor, int64_t begin, std::span<std::byte> to) {
     return begins[tensor] ? initial.Get(tensor, begin, to) : stored_state.Get(tensor, begin, to);
   };
   RETURN_IF_ERROR(FillState(state, tensors, /*threads=*/1, get));
-  if (RankOf(state.program.grid(), state.rank) == 0) WarnOfUnused(*reader, state.program, path);
+  if (RankOf(state.program.grid(), state.rank) == 0) WarnOfUnused(std::move(unused), path);
   return absl::OkStatus();
 }
 

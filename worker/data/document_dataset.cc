@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "worker/data/bucket_draw.h"
 #include "worker/data/document_samples.h"
 #include "worker/data/permutation.h"
@@ -48,6 +49,11 @@ absl::Status VisitSegment(const TokenSegment& segment, std::optional<int32_t> en
     int64_t begin = 0;
     for (int64_t i = 0; i < segment.documents; ++i) {
       const int64_t end = segment.document_end(i);
+      if (end < begin || end > segment.count) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "what is cached of ", segment.path, " ends document ", i, " at token ", end,
+            ", must be from ", begin, " to ", segment.count, "; remove the cache's file"));
+      }
       visit(begin, end - begin);
       begin = end;
     }
@@ -114,8 +120,11 @@ class DocumentDataset final : public TokenDataset {
           validation_tokens_ += count;
         }));
     RETURN_IF_ERROR(CheckEnough(own));
-    if (train_.left_out() > 0)
-      log::Warn(LeftOut(train_.left_out()), "; raise data.sequence_length to keep them");
+    for (const std::string& left_out :
+         {LeftOut("data.train", train_),
+          LeftOut(own ? "data.validation" : "the held-out part", validation_)}) {
+      if (!left_out.empty()) log::Warn(left_out);
+    }
     draw_.emplace(train_.sizes(), MixBits(static_cast<uint64_t>(source_.seed)));
     return absl::OkStatus();
   }
@@ -187,36 +196,41 @@ class DocumentDataset final : public TokenDataset {
     return tokens;
   }
 
-  static std::string LeftOut(int64_t samples) {
-    return absl::StrCat(samples,
-                        " samples of data.train are left out: their data.sequence_length tokens "
-                        "are all of a prompt, which the loss does not count");
+  // Of a key, "data.train"; "" where there are none.
+  static std::string LeftOut(std::string_view key, const DocumentSamples& samples) {
+    if (samples.left_out() == 0) return "";
+    return absl::StrCat(samples.left_out(), " samples of ", Absl(key),
+                        " are left out: they have no token of an answer, which alone the loss "
+                        "counts; raise data.sequence_length where prompts are longer, and give "
+                        "answers where there are none");
   }
 
   absl::Status CheckEnough(bool own) const {
-    const std::string left_out =
-        train_.left_out() > 0 ? absl::StrCat("; ", LeftOut(train_.left_out())) : "";
     const auto refuse = [&](const std::string& what, int64_t samples, const std::string& least,
-                            const char* way_out) {
+                            const char* way_out, const std::string& left_out) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, samples,
                        " samples with data.samples: documents (each a document of "
                        "two or more tokens, or a piece of one), must be at least ",
-                       least, "; ", way_out, left_out));
+                       least, "; ", way_out, left_out.empty() ? "" : "; ", left_out));
     };
     if (train_.size() < source_.global_batch) {
       return refuse("data.train has ", train_.size(),
                     absl::StrCat("train.global_batch ", source_.global_batch),
                     source_.global_batch > 1
                         ? "add documents, lower train.global_batch, or use samples: stream"
-                        : "add documents, or use samples: stream");
+                        : "add documents, or use samples: stream",
+                    LeftOut("data.train", train_));
     }
     if (validation_.size() > 0) return absl::OkStatus();
-    if (own) return refuse("data.validation has ", 0, "1", "add documents");
+    if (own)
+      return refuse("data.validation has ", 0, "1", "add documents",
+                    LeftOut("data.validation", validation_));
     if (source_.spec.validation_fraction() <= 0) return absl::OkStatus();
     return refuse(absl::StrCat("the last ", source_.spec.validation_fraction() * 100,
                                " % of data.train (data.validation_fraction) has "),
-                  0, "1", "raise it, add documents, or name data.validation");
+                  0, "1", "raise it, add documents, or name data.validation",
+                  LeftOut("the held-out part", validation_));
   }
 
   const DocumentSource source_;

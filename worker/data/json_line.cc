@@ -90,14 +90,17 @@ std::string AlpacaPrompt(std::string_view instruction, std::string_view input) {
                   "Instruction:\n",
                   Absl(instruction));
   if (!input.empty()) absl::StrAppend(&prompt, "\n\n### Input:\n", Absl(input));
-  absl::StrAppend(&prompt, "\n\n### Response:\n");
+  absl::StrAppend(&prompt, "\n\n### Response:");
   return prompt;
 }
 
 absl::StatusOr<LineText> Read(const Json& object) {
   if (!object.is_object())
     return absl::InvalidArgumentError(absl::StrCat("not a JSON object", kForms));
-  if (object.contains("text")) {
+  // Files that have the text of an instruction as well have it for those who read no instructions.
+  const bool has_pair = (object.contains("prompt") && object.contains("completion")) ||
+                        (object.contains("instruction") && object.contains("output"));
+  if (object.contains("text") && !has_pair) {
     ASSIGN_OR_RETURN(std::string text, Field(object, "text"));
     return LineText{.text = std::move(text)};
   }

@@ -7,7 +7,8 @@
 //       in the words that Stanford Alpaca was trained with (Taori et al. 2023,
 //       github.com/tatsu-lab/stanford_alpaca)
 //
-// Other fields are ignored. Pure and thread-safe.
+// Other fields are ignored, and so is the text of a line that has one of the pairs. Pure and
+// thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

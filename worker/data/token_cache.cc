@@ -78,6 +78,16 @@ CacheName NameOf(const TokenCacheRequest& request) {
   return name;
 }
 
+// Memory is written by them: a cache that somebody changed is made anew.
+bool AreInOrder(std::span<const TokenSpan> spans, uint64_t tokens) {
+  uint64_t end = 0;
+  for (const TokenSpan& span : spans) {
+    if (span.begin < end || span.end <= span.begin || span.end > tokens) return false;
+    end = span.end;
+  }
+  return true;
+}
+
 std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const CacheName& name,
                                     const MappedFile& source) {
   LimitAccessTo(request.source, name.path);
@@ -93,6 +103,10 @@ std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const Cach
   const bool fresh = header.source_bytes == source.bytes().size() &&
                      header.source_modified_unix_ns == source.modified_unix_ns();
   if (!whole || !fresh) return std::nullopt;
+  // Aligned: the mapping begins on a page.
+  const std::span<const TokenSpan> uncounted = {
+      reinterpret_cast<const TokenSpan*>(file->bytes().data() + ends_end), header.spans};
+  if (!AreInOrder(uncounted, header.tokens)) return std::nullopt;
   CachedTokens cached;
   cached.segment.path = request.source;
   cached.segment.type = static_cast<TokenType>(header.token_bytes);
@@ -105,9 +119,7 @@ std::optional<CachedTokens> TryOpen(const TokenCacheRequest& request, const Cach
     std::memcpy(&end, ends + document * kEndBytes, sizeof(end));
     return end;
   };
-  // Aligned: the mapping begins on a page.
-  cached.segment.uncounted = {reinterpret_cast<const TokenSpan*>(file->bytes().data() + ends_end),
-                              header.spans};
+  cached.segment.uncounted = uncounted;
   cached.segment.file = *std::move(file);
   cached.max_id = header.max_id;
   cached.was_cached = true;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "proto/tokens/token_file.h"
@@ -165,6 +166,11 @@ class SourceOpener {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
+bool HasPrompts(const TokenSequence& tokens) {
+  return std::any_of(tokens.segments().begin(), tokens.segments().end(),
+                     [](const TokenSegment& segment) { return !segment.uncounted.empty(); });
+}
+
 absl::Status CheckSpec(const v1::DataSpec& spec) {
   if (spec.train_size() == 0) {
     return absl::InvalidArgumentError("data.train is empty, must name at least one file");
@@ -192,6 +198,10 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataS
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
   const TokenSums sums = {SumOf(train), SumOf(validation)};
+  if (spec.samples() != "documents" && (HasPrompts(train) || HasPrompts(validation))) {
+    log::Warn("the data has prompts with answers, and with data.samples: ", spec.samples(),
+              " the loss counts both; data.samples: documents counts the answers alone");
+  }
   std::unique_ptr<TokenDataset> dataset;
   if (spec.samples() == "documents") {
     ASSIGN_OR_RETURN(const std::optional<int32_t> end_of_text, opener.EndOfText());

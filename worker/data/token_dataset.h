@@ -57,7 +57,8 @@ class TokenDataset {
 
   // Tokens of each row of the batch of `step` (0-based): one of data.buckets, or sequence_length.
   virtual int64_t TrainLength(int64_t step, int64_t global_batch) const = 0;
-  // Tokens with a target in steps [begin, end): those of documents, without padding.
+  // Tokens in steps [begin, end) that are followed by another one of their sample: those of
+  // documents, prompts included, without padding.
   virtual int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const = 0;
   // Row `row` of the global batch of `step`: TrainLength() tokens and the tokens that follow each
   // of them, below 0 where there is none to predict. Windows: a pseudo-random permutation of the

@@ -21,7 +21,7 @@ bool Forward::HasAdapter(TensorRole weight) const {
   return config_.lora.rank > 0 && parameters_.Find(LoraB(weight), builder_.layer) != kNone;
 }
 
-// Of the rank.
+// Columns of the layer's result that this rank computes.
 int64_t Forward::Outputs(TensorRole weight) const {
   const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
   switch (weight) {

@@ -189,7 +189,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     std::string name = sharded ? ShardedUnitName(parameter, several_chunks)
                                : WholeUnitName(parameter, small_apart);
     // A unit has one type.
-    const bool exact = !parameter.update.frozen && ReadAs(parameter.first()) == parameter.dtype;
+    const bool exact = ReadAs(parameter.first()) == MasterOf(parameter.first());
     if (rounds_ && parameter.layer != kNone && parameter.is_matrix() && exact) name += ".exact";
     if (sharded || parameter.update.frozen) name += UpdateName(parameter);
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));

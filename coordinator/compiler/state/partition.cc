@@ -50,7 +50,7 @@ Way WayOf(TensorRole role) {
   }
 }
 
-// Of what is split by their heads.
+// Whether it is split by the heads of keys and values.
 bool IsKeyOrValue(TensorRole role) {
   using enum TensorRole;
   return role == kK || role == kV || role == kKBias || role == kVBias || role == kKLoraB ||

@@ -85,7 +85,7 @@ class Flow {
   absl::Status Apply(int i);
   void Compute(int i);
   void Function(int i);  // any op that is none of the next
-  void MeetInBlocks(Value* a, Value* b) const;
+  void WeakenToColumns(const Value& columns, Value* added) const;
   void Update(int i);  // the optimizer
   void Encode(int i);
   void Decode(int i);

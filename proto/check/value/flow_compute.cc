@@ -2,7 +2,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -72,14 +71,15 @@ void Flow::Compute(int i) {
   }
 }
 
-// What is known of columns is what they have in common with those beside them (Write): of queries
-// and keys, each tensor-parallel rank has others or blocks of ranks have the same. What is added to
-// the keys need not differ on as many ranks as the queries do.
-void Flow::MeetInBlocks(Value* a, Value* b) const {
-  const bool numbers =
-      a->kind == Value::kNumbers && a->role != Value::kGradient && b->role != Value::kGradient;
-  if (!numbers || a->same_block >= values_.tensor() || b->same_block >= values_.tensor()) return;
-  a->same_block = b->same_block = std::gcd(a->same_block, b->same_block);
+// Columns are known only by what they have in common with the columns beside them (Write). Where
+// each tensor-parallel rank has its own queries, the keys beside them count as each rank's own as
+// well, although blocks of ranks share them. What is added to the keys may be shared by a block.
+void Flow::WeakenToColumns(const Value& columns, Value* added) const {
+  const bool numbers = columns.kind == Value::kNumbers && columns.role != Value::kGradient &&
+                       added->role != Value::kGradient;
+  const bool split = added->same_block < values_.tensor();
+  if (numbers && split && added->same_block % columns.same_block == 0)
+    added->same_block = columns.same_block;
 }
 
 void Flow::Function(int i) {
@@ -114,9 +114,9 @@ void Flow::Function(int i) {
     if (pieces.empty()) continue;
     const Value added = AsGradient(i, access, &pieces[0].value, written);
     for (const Piece& piece : pieces) {
-      Value before = piece.value, more = added;
-      if (access.rows > 1) MeetInBlocks(&before, &more);
-      content_[access.buffer].Set(piece.bytes, values_.Number(values_.Add(before, more, i)));
+      Value more = added;
+      if (access.rows > 1) WeakenToColumns(piece.value, &more);
+      content_[access.buffer].Set(piece.bytes, values_.Number(values_.Add(piece.value, more, i)));
     }
   }
 }

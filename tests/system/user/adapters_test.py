@@ -76,6 +76,24 @@ class AdaptersTest(TerraceTest):
         plan = json.loads(self.terrace("plan", job, "-o", "json").out)["model"]
         self.assertEqual(int(plan["parameters"]) - int(plan["frozen_parameters"]), int(plan["adapter_parameters"]))
 
+    def test_what_was_trained_is_not_left_out(self):
+        directory = self.folder / "trained"
+        self.train(self.adapter_job(2, directory))
+        init = {"model.init": str(self.checkpoint(directory)), "train.steps": 1}
+        for name, lora in (("none", None), ("fewer", {"rank": 4, "targets": ["q_proj"]})):
+            job = self.adapter_job(1, self.folder / name, {**init, "model.lora": lora})
+            result = self.terrace("run", job, code=None)
+            self.refused(result, "holds the adapter", "which this job does not have", "terrace ckpt merge")
+
+    def test_groups_say_what_they_train(self):
+        job = self.job({"model.config": LLAMA, "model.lora": LORA, "train.optimizer.groups": {"*norm*": {"weight_decay": 0}}})
+        self.refused(self.terrace("plan", job, code=INVALID_INPUT), "*norm*", "a group without frozen", "frozen: false")
+        job = self.job({"model.config": LLAMA, "model.lora": LORA,
+                        "train.optimizer.groups": {"*norm*": {"weight_decay": 0, "frozen": False}}})
+        plan = json.loads(self.terrace("plan", job, "-o", "json").out)["model"]
+        trained = int(plan["parameters"]) - int(plan["frozen_parameters"])
+        self.assertEqual(trained - int(plan["adapter_parameters"]), (2 * LLAMA["num_hidden_layers"] + 1) * LLAMA["hidden_size"])
+
     def test_what_makes_no_sense_is_refused(self):
         for lora, words in (({"rank": 4, "targets": ["q_prj"]}, ("model.lora.targets", "'q_prj'", "name a linear layer", "q_proj")),
                             ({"rank": 4000}, ("model.lora.rank", "4000", "at most", "q_proj.weight")),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "coordinator/layout/precision.h"
 #include "coordinator/model/lora.h"
 #include "proto/check/program_check.h"
 #include "proto/program/sequences.h"
@@ -61,6 +62,28 @@ TEST(AdaptersTest, EveryCombinationPassesTheChecker) {
     if (!status.ok() && ++failures > 10) FAIL() << "too many";
   }
   EXPECT_GT(index, 50u);
+}
+
+// Weights of one layer rest in two types where its products compute in two precisions.
+TEST(AdaptersTest, ProductsOfOneLayerInTwoPrecisionsPassTheChecker) {
+  for (const uint32_t zero : {0, 1, 3}) {
+    for (const char* exact : {"attention", "mlp", "1.mlp"}) {
+      LayoutCase c = {"llama", MatrixLayout()};
+      c.layout.set_data_parallel(zero == 0 ? 1 : 2);
+      c.layout.set_zero_stage(zero);
+      v1::JobSpec spec = MatrixSpec();
+      spec.mutable_train()->set_precision("bf16");
+      v1::PrecisionRule* rule = spec.mutable_train()->add_precision_rules();
+      rule->set_where(exact);
+      rule->set_precision("fp32");
+      const Model model = Adapted("llama", {"all-linear"});
+      SetPrecisions(spec.train(), model.config.layers, &c.layout);
+      c.layout.set_parameter_format("bf16");
+      const auto programs = Compile({.spec = &spec, .model = &model, .layout = c.layout});
+      ASSERT_TRUE(programs.ok()) << programs.status();
+      EXPECT_EQ(CheckPrograms(*programs), absl::OkStatus()) << exact << ", zero " << zero;
+    }
+  }
 }
 
 // In training, of one micro-batch.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -42,6 +43,30 @@ TEST(ConvertTest, Bf16RoundsToNearestEven) {
   EXPECT_EQ(Bf16OfFloat(1.0f + 1.0f / 256 + 1e-6f), 0x3f81);
   EXPECT_EQ(Bf16OfFloat(INFINITY), 0x7f80);
   EXPECT_TRUE(std::isnan(FloatOfBf16(Bf16OfFloat(std::bit_cast<float>(0x7f800001u)))));
+}
+
+// ---- initial numbers
+// ----------------------------------------------------------------------------------------
+
+TEST(FillUniformTest, NumbersAreEvenOverTheIntervalWhoeverFillsThem) {
+  constexpr int64_t kCount = 100'000;
+  constexpr float kMean = 0.5f, kStddev = 0.1f;
+  std::vector<float> all(kCount), part(1'000);
+  FillUniform(7, 11, 0, kMean, kStddev, all);
+  FillUniform(7, 11, 12'345, kMean, kStddev, part);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + 12'345));
+  double sum = 0, squares = 0;
+  for (const float value : all) {
+    sum += value - kMean;
+    squares += (value - kMean) * (value - kMean);
+  }
+  EXPECT_NEAR(sum / kCount, 0, 2e-3);
+  EXPECT_NEAR(std::sqrt(squares / kCount), kStddev, 1e-3);
+  const auto [least, most] = std::minmax_element(all.begin(), all.end());
+  const double half = std::sqrt(3.0) * kStddev;
+  EXPECT_NEAR(*least, kMean - half, 1e-4);
+  EXPECT_NEAR(*most, kMean + half, 1e-4);
+  EXPECT_LE(*most, kMean + half + 1e-6);
 }
 
 // ---- reading weights of others

@@ -74,6 +74,14 @@ class DocumentDatasetTest : public ::testing::Test {
   v1::TrainSpec train_;
 };
 
+// Lengths 2 .. 13 and one that is cut: 16 + 16 + 7 to predict.
+std::vector<int> Lengths() {
+  std::vector<int> lengths;
+  for (int i = 0; i < 12; ++i) lengths.push_back(2 + i);
+  lengths.push_back(40);
+  return lengths;
+}
+
 // "ab" is a prompt and "wxyz" its answer: w is the target of b.
 TEST_F(DocumentDatasetTest, TheLossCountsAnswersAlone) {
   std::string lines;
@@ -115,6 +123,39 @@ TEST_F(DocumentDatasetTest, PromptsAreKnownFromTheCache) {
   EXPECT_EQ(count(), first);
 }
 
+// Whoever changes the file makes the rank read the text again, not write beyond its memory.
+TEST_F(DocumentDatasetTest, ACacheWhoseSpansMakeNoSenseIsMadeAnew) {
+  std::string lines;
+  for (int i = 0; i < kBatch; ++i)
+    absl::StrAppend(&lines, R"({"prompt": "ab", "completion": "wxyz"})", "\n");
+  spec_.add_train(Put("t.jsonl", lines));
+  ASSERT_TRUE(Open().ok());
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/cache")) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("t-") || !name.ends_with(".tokens")) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-16, std::ios::end);
+    const uint64_t backwards[2] = {30, 2};
+    file.write(reinterpret_cast<const char*>(backwards), sizeof(backwards));
+  }
+  const auto dataset = Open();
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  for (int64_t row = 0; row < kBatch; ++row) EXPECT_EQ(RowOf(**dataset, 0, row).count(), 4);
+}
+
+TEST_F(DocumentDatasetTest, ACacheWhoseDocumentsEndNowhereIsRefused) {
+  spec_.add_train(JsonLines(Lengths()));
+  ASSERT_TRUE(Open().ok());
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/cache")) {
+    if (entry.path().extension() != ".tokens") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-8, std::ios::end);
+    const uint64_t beyond = 1'000'000;
+    file.write(reinterpret_cast<const char*>(&beyond), sizeof(beyond));
+  }
+  EXPECT_THAT(OpenError(), HasSubstr("remove the cache's file"));
+}
+
 TEST_F(DocumentDatasetTest, SamplesThatAreAllPromptAreLeftOut) {
   std::string lines;
   for (int i = 0; i < kBatch; ++i) {
@@ -132,14 +173,6 @@ TEST_F(DocumentDatasetTest, SamplesThatAreAllPromptAreLeftOut) {
   spec_.clear_train();
   spec_.add_train(Put("empty.jsonl", "{\"prompt\": \"only this\", \"completion\": \"\"}\n"));
   EXPECT_THAT(OpenError(), HasSubstr("1 samples of data.train are left out"));
-}
-
-// Lengths 2 .. 13 and one that is cut: 16 + 16 + 7 to predict.
-std::vector<int> Lengths() {
-  std::vector<int> lengths;
-  for (int i = 0; i < 12; ++i) lengths.push_back(2 + i);
-  lengths.push_back(40);
-  return lengths;
 }
 
 TEST_F(DocumentDatasetTest, EveryDocumentStandsAloneInTheSmallestBucketThatHoldsIt) {

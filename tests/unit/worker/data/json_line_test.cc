@@ -26,6 +26,8 @@ TEST(JsonLineTest, EachFormHasItsPrompt) {
   EXPECT_EQ(plain.prompt_bytes, 0u);
   EXPECT_EQ(Answer(R"({"prompt": "2 + 2 = ", "completion": "4"})"), "4");
   EXPECT_EQ(Answer(R"({"instruction": "Add.", "input": "2, 2", "output": "4"})"), "4");
+  EXPECT_EQ(Answer(R"({"text": "2 + 2 = 4", "prompt": "2 + 2 =", "completion": "4"})"), "4");
+  EXPECT_EQ(TextOfJsonLine(R"({"text": "all", "prompt": 7})")->text, "all");
 }
 
 // As Stanford Alpaca's train.py writes it.
@@ -33,10 +35,10 @@ TEST(JsonLineTest, InstructionsStandInAlpacasWords) {
   EXPECT_EQ(TextOfJsonLine(R"({"instruction": "Add.", "input": "2, 2", "output": "4"})")->text,
             "Below is an instruction that describes a task, paired with an input that provides "
             "further context. Write a response that appropriately completes the request.\n\n### "
-            "Instruction:\nAdd.\n\n### Input:\n2, 2\n\n### Response:\n4");
+            "Instruction:\nAdd.\n\n### Input:\n2, 2\n\n### Response:4");
   const std::string bare =
       "Below is an instruction that describes a task. Write a response that appropriately "
-      "completes the request.\n\n### Instruction:\nGreet.\n\n### Response:\nHi";
+      "completes the request.\n\n### Instruction:\nGreet.\n\n### Response:Hi";
   for (const char* line : {R"({"instruction": "Greet.", "output": "Hi"})",
                            R"({"instruction": "Greet.", "input": "", "output": "Hi"})",
                            R"({"instruction": "Greet.", "input": null, "output": "Hi"})"}) {
