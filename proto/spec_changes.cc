@@ -68,6 +68,7 @@ constexpr Watched kWatched[] = {
     {"formats.activation", false},
     {"formats.gather", false},
     {"formats.residual", false},
+    {"formats.frozen", false},
     {"formats.allow.gradient", false},
     {"formats.allow.reduce", false},
     {"formats.allow.moments", false},
@@ -174,6 +175,7 @@ void PinFormats(const v1::Layout& layout, v1::JobSpec* spec) {
   formats.set_activation(layout.activation_format());
   formats.set_gather(layout.gather_format());
   formats.set_residual(layout.residual_format());
+  formats.set_frozen(layout.frozen_format());
 }
 
 std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& now) {

@@ -220,7 +220,9 @@ compiler::ParametersOptions ParametersOf(const Job& job) {
           .moments = MomentFormat(layout).elements,
           .gathers = GatherFormat(layout),
           .residuals = ResidualType(layout),
-          .moment_block = MomentBlock(layout, job.input.model->config)};
+          .moment_block = MomentBlock(layout, job.input.model->config),
+          .frozen = FrozenFormat(layout),
+          .frozen_block = FrozenBlock(layout, job.input.model->config)};
 }
 
 absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {

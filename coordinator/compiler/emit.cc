@@ -152,14 +152,28 @@ class Emitter {
 
   void State(const Parameter& parameter) {
     const Unit& unit = input_.parameters->units()[parameter.unit];
-    StateOfKind(parameter, v1::WEIGHT, unit.sharded() ? unit.master : parameter.weight);
+    const int weights = unit.sharded() ? unit.master : parameter.weight;
+    if (unit.codes == nullptr) {
+      StateOfKind(parameter, v1::WEIGHT, weights);
+    } else {
+      const int scales = unit.sharded() ? unit.scales : parameter.scales;
+      StateInBlocks(parameter, v1::WEIGHT, weights, unit.codes->packed);
+      const int before = program_.state_size();
+      StateInBlocks(parameter, v1::WEIGHT, scales, input_.parameters->frozen_block());
+      for (int i = before; i < program_.state_size(); ++i) {
+        v1::StateRange* range = program_.mutable_state(i);
+        range->set_tensor(CodeScalesName(range->tensor()));
+      }
+    }
     const Moments& moments = unit.sharded() ? unit.moments : parameter.moments;
     for (size_t i = 0; i < moments.numbers.size(); ++i) {
       if (moments.numbers[i] != kNone) StateOfKind(parameter, kMomentKinds[i], moments.numbers[i]);
     }
     if (unit.residual != kNone) Residual(parameter, unit);
     for (size_t i = 0; i < moments.scales.size(); ++i) {
-      if (moments.scales[i] != kNone) ScalesOfKind(parameter, kScalesKinds[i], moments.scales[i]);
+      if (moments.scales[i] == kNone) continue;
+      StateInBlocks(parameter, kScalesKinds[i], moments.scales[i],
+                    input_.parameters->moment_block());
     }
   }
 
@@ -200,9 +214,8 @@ class Emitter {
     }
   }
 
-  // As StateOfKind, of moments in blocks: a block becomes one element.
-  void ScalesOfKind(const Parameter& parameter, v1::StateKind kind, int value) {
-    const int64_t block = input_.parameters->moment_block();
+  // As StateOfKind, where a block of elements has become one: their scale, or a byte of codes.
+  void StateInBlocks(const Parameter& parameter, v1::StateKind kind, int value, int64_t block) {
     const int before = program_.state_size();
     StateOfKind(parameter, kind, value);
     const Unit& unit = input_.parameters->units()[parameter.unit];
@@ -239,6 +252,10 @@ class Emitter {
       out->set_moments(EncodeDType(moments));
     if (const auto residual = input_.parameters->ResidualOf(tensor))
       out->set_residual(EncodeDType(*residual));
+    if (const kernels::FormatRow* codes = input_.parameters->CodesOf(tensor)) {
+      out->set_blocks(EncodeBlockFormat(codes->format));
+      out->set_block(input_.parameters->frozen_block());
+    }
     out->set_adapter(IsAdapter(tensor.role));
     if (tensor.init == Init::kNormal || tensor.init == Init::kUniform) {
       out->set_kind(tensor.init == Init::kNormal ? v1::Initializer::NORMAL

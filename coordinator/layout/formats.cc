@@ -28,6 +28,7 @@ class FormatChecker {
   void CheckGathers();
   void CheckMoments();
   void CheckResiduals();
+  void CheckFrozen();
 
   const v1::Layout& layout_;
   const ModelConfig& config_;
@@ -40,6 +41,7 @@ void FormatChecker::CheckAll() {
   CheckGathers();
   CheckMoments();
   CheckResiduals();
+  CheckFrozen();
   const std::string& gradient = layout_.gradient_format();
   const std::string& reduce = layout_.reduce_format();
   const bool exact = layout_.precision() == "fp32" || layout_.precision() == "tf32";
@@ -137,6 +139,24 @@ void FormatChecker::CheckResiduals() {
   }
 }
 
+void FormatChecker::CheckFrozen() {
+  const std::string& format = layout_.frozen_format();
+  if (format.empty()) return;
+  const auto problem = [&](const std::string& must, const std::string& way_out) {
+    problems_.push_back(
+        absl::StrCat("formats.frozen: got '", format, "', must be ", must, "; ", way_out));
+  };
+  if (FrozenFormat(layout_) == nullptr)
+    return problem("nf4, int8 or fp8", "leave it out, or try nf4");
+  const int64_t block = FrozenBlock(layout_, config_), tp = layout_.tensor_parallel();
+  if (block >= kernels::kLeastBlock) return;
+  problem(absl::StrCat("left out for this model", tp > 1 ? absl::StrCat(" with tp ", tp) : "",
+                       ": rows of its matrices are made of whole blocks of at most ", block,
+                       block == 1 ? " element" : " elements", ", and a block needs ",
+                       kernels::kLeastBlock),
+          tp > 1 ? "leave it out, or try fewer ranks in tp" : "leave it out");
+}
+
 void FormatChecker::CheckMoments() {
   const std::string& format = layout_.moments_format();
   const auto problem = [&](const std::string& must, const std::string& way_out) {
@@ -197,6 +217,16 @@ const kernels::FormatRow* BlockFormat(std::string_view name) {
   return name == "int8" ? &kernels::RowOf(kernels::Format::kInt8Linear) : nullptr;
 }
 
+// The largest block of at most so many elements, a power of two, that no rank's rows cut.
+// Tables are cut by rows, others by rows or by columns.
+int64_t BlockOfRows(const v1::Layout& layout, const ModelConfig& config, int64_t block) {
+  const int64_t tp = std::max<uint32_t>(1, layout.tensor_parallel());
+  for (const int64_t columns :
+       {config.hidden, config.heads * config.head_dim / tp, config.intermediate / tp})
+    block = std::gcd(block, columns);
+  return config.conv1d_weights ? std::gcd(block, config.hidden / tp) : block;
+}
+
 }  // namespace
 
 const kernels::FormatRow* ActivationFormat(const v1::Layout& layout) {
@@ -228,6 +258,11 @@ const kernels::FormatRow* GatherFormat(const v1::Layout& layout) {
   return BlockFormat(layout.gather_format());
 }
 
+const kernels::FormatRow* FrozenFormat(const v1::Layout& layout) {
+  if (layout.frozen_format() == "nf4") return &kernels::RowOf(kernels::Format::kNF4);
+  return BlockFormat(layout.frozen_format());
+}
+
 int64_t MomentBlock(const v1::Layout& layout, const ModelConfig& config) {
   const int64_t tp = std::max<uint32_t>(1, layout.tensor_parallel());
   const int64_t heads = config.heads / tp * config.head_dim;
@@ -240,10 +275,17 @@ int64_t MomentBlock(const v1::Layout& layout, const ModelConfig& config) {
   if (rank > 0) block = std::gcd(block, rank * config.hidden);
   if (tp == 1 && layout.tile_bytes() == 0) return block;
   if (tp > 1 && rank > 0) block = std::gcd(block, rank);  // B is cut by rows
-  // Tables are cut by rows, others by rows or by columns.
-  for (const int64_t columns : {config.hidden, config.heads * config.head_dim / tp, inner})
-    block = std::gcd(block, columns);
-  return config.conv1d_weights ? std::gcd(block, config.hidden / tp) : block;
+  return BlockOfRows(layout, config, block);
+}
+
+int64_t FrozenBlock(const v1::Layout& layout, const ModelConfig& config) {
+  const kernels::FormatRow* format = FrozenFormat(layout);
+  return format == nullptr ? 0 : BlockOfRows(layout, config, format->block);
+}
+
+double FrozenBytes(const v1::Layout& layout, const ModelConfig& config) {
+  return 1.0 / static_cast<double>(FrozenFormat(layout)->packed) +
+         static_cast<double>(sizeof(float)) / static_cast<double>(FrozenBlock(layout, config));
 }
 
 std::string_view ProductFormat(std::string_view precision) {

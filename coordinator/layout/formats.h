@@ -60,6 +60,16 @@ bool IsReduceBlock(const v1::Layout& layout, int64_t ranks);
 // How matrices travel when they are gathered for a use, in the same way: layout.gather_format.
 const kernels::FormatRow* GatherFormat(const v1::Layout& layout);
 
+// How matrices of layers that are not trained rest: layout.frozen_format in blocks; null where they
+// rest as passes read them.
+const kernels::FormatRow* FrozenFormat(const v1::Layout& layout);
+// How many of their elements share a scale: the format's block, or as many, a power of two, as lie
+// together in a row wherever ranks cut matrices. Fewer than kernels::kLeastBlock cannot be
+// compiled. 0 without such a format.
+int64_t FrozenBlock(const v1::Layout& layout, const ModelConfig& config);
+// Bytes of one such element, its part of the scale counted. REQUIRES: there is such a format.
+double FrozenBytes(const v1::Layout& layout, const ModelConfig& config);
+
 // The part of CheckLayout() that is about formats: one line a problem. REQUIRES: the layout is
 // complete.
 std::vector<std::string> FormatProblems(const v1::Layout& layout, const ModelConfig& config);

@@ -213,6 +213,11 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   } else if (!masters) {
     add(InMasters(layout, all - share), offload.parameter());
   }
+  if (stage.coded > 0 && layout.zero_stage() % 3 == 0) {
+    const int64_t coded =
+        InWeights(layout, kF32Bytes * stage.coded / layout.tensor_parallel()) / ShardRanks(layout);
+    add(-Part(1 - CodedShareOfWeights(layout, model_.config), coded), offload.parameter());
+  }
   // With ZeRO 1 shards are made when the last pass ends. Without ZeRO a tied table waits for its
   // second use.
   const bool none_rests =

@@ -96,6 +96,8 @@ class Moments {
         shards_(ShardRanks(layout)),
         whole_(kF32Bytes * stage.parameters / layout.tensor_parallel()),
         trained_(kF32Bytes * stage.trained / layout.tensor_parallel()),
+        coded_(kF32Bytes * stage.coded / layout.tensor_parallel()),
+        coded_share_(CodedShareOfWeights(layout, model.config)),
         layer_(kF32Bytes * model.layer_parameters / layout.tensor_parallel()),
         moment_share_(MomentShare(layout, model.config)) {
     const int64_t table = kF32Bytes * model.config.vocabulary * model.config.hidden /
@@ -148,8 +150,15 @@ class Moments {
     const int64_t moments = Part(moment_share_, trained_ / shards_);
     const int64_t share = InMasters(layout_, trained_) / shards_;
     return moments - Part(away_.optimizer, moments) + share -
-           Part(masters ? away_.optimizer : away_.weights, share) + Frozen() + Lasting() +
+           Part(masters ? away_.optimizer : away_.weights, share) + Frozen() + Lasting() - Saved() +
            Residuals();
+  }
+
+  // Of what the next two count, by weights that rest as codes.
+  int64_t Saved() const {
+    const int64_t saved = Part(1 - coded_share_, InWeights(layout_, coded_));
+    if (WholeFromShards(layout_)) return saved;
+    return saved / shards_ - Part(away_.weights, saved / shards_);
   }
 
   // Frozen weights that Lasting does not count.
@@ -188,8 +197,11 @@ class Moments {
   // which `table` bytes are a table's.
   int64_t Visiting(int64_t bytes, int64_t table = 0) const {
     const int64_t weights = InWeights(layout_, whole_), visiting = InWeights(layout_, bytes);
-    if (layout_.zero_stage() == 0) return std::min(Part(away_.weights, weights), visiting);
-    if (layout_.zero_stage() != 3) return 0;
+    // Those of a layer that were decoded for a use.
+    const int64_t decoded = InWeights(layout_, std::min(coded_, layer_));
+    if (layout_.zero_stage() == 0)
+      return std::max(std::min(Part(away_.weights, weights), visiting), decoded);
+    if (layout_.zero_stage() != 3) return decoded;
     return visiting + Exact(table) +
            std::min(Part(away_.weights, weights / shards_),
                     InWeights(layout_, 2 * layer_) / shards_);
@@ -288,7 +300,9 @@ class Moments {
   const EstimatedStage& stage_;
   const HeldActivations& kept_;
   const Away away_;
-  const int64_t shards_, whole_, trained_, layer_;
+  const int64_t shards_, whole_, trained_, coded_;
+  const double coded_share_;
+  const int64_t layer_;
   const double moment_share_;
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
   bool ties_ = false;                  // the head reads the embedding's table

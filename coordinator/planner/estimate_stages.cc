@@ -65,6 +65,19 @@ double DecodedTraffic(const v1::Layout& layout) {
   return 2 * runs * (GatheredBytes(layout) + WeightBytes(layout));
 }
 
+// Decoded for each pass that a layer has.
+double FrozenTraffic(const v1::Layout& layout, const ModelConfig& config,
+                     const EstimatedStage& stage) {
+  if (FrozenFormat(layout) == nullptr) return 0;
+  const double runs = static_cast<double>(RunsOf(layout)) / layout.micro_batches();
+  return (1 + stage.back_share()) * runs * stage.coded_share() *
+         (FrozenBytes(layout, config) + WeightBytes(layout));
+}
+
+double CodedShareOfWeights(const v1::Layout& layout, const ModelConfig& config) {
+  return FrozenFormat(layout) == nullptr ? 1 : FrozenBytes(layout, config) / WeightBytes(layout);
+}
+
 int64_t MasterBytes(const v1::Layout& layout) {
   return layout.stochastic_rounding() ? 2 : kF32Bytes;
 }
@@ -194,8 +207,13 @@ void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& 
   if (!freezes) return;
   first_trained_layer = FirstTrainedLayer(optimizer, model);
   layer_trained.assign(config.layers, 0);
+  layer_frozen_matrices.assign(config.layers, 0);
   for (const Tensor& tensor : model.tensors) {
-    if (UpdateOf(optimizer, config, tensor).frozen) continue;
+    if (UpdateOf(optimizer, config, tensor).frozen) {
+      if (tensor.layer >= 0 && tensor.shape.size() >= 2)
+        layer_frozen_matrices[tensor.layer] += tensor.elements();
+      continue;
+    }
     const bool embeds =
         tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
     int64_t& sum = tensor.layer >= 0 ? layer_trained[tensor.layer]
@@ -205,11 +223,13 @@ void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& 
   }
 }
 
-void EstimateModel::AddLayers(int64_t begin, int64_t count, EstimatedStage* stage) const {
+void EstimateModel::AddLayers(const v1::Layout& layout, int64_t begin, int64_t count,
+                              EstimatedStage* stage) const {
   stage->layers += count;
   for (int64_t layer = begin; freezes && layer < begin + count; ++layer) {
     stage->trained += layer_trained[layer];
     stage->layers_trained += layer_trained[layer];
+    if (FrozenFormat(layout) != nullptr) stage->coded += layer_frozen_matrices[layer];
     if (layer >= first_trained_layer) ++stage->back_layers;
   }
 }
@@ -247,7 +267,7 @@ std::vector<EstimatedStage> EstimateModel::Stages(const v1::Layout& layout) cons
   for (int64_t chunk = 0; chunk < static_cast<int64_t>(chunks.size()); ++chunk) {
     // zbv goes down the stages and up again, the others go round.
     const bool up = layout.schedule() == "zbv" && chunk >= count;
-    AddLayers(begin, chunks[chunk], &stages[up ? 2 * count - 1 - chunk : chunk % count]);
+    AddLayers(layout, begin, chunks[chunk], &stages[up ? 2 * count - 1 - chunk : chunk % count]);
     begin += chunks[chunk];
   }
   std::vector<int64_t> own(chunks.size() / count);  // chunks of a stage, in order

@@ -50,6 +50,8 @@ int64_t ResidualBytes(const v1::Layout& layout);
 // in the two directions of one micro-batch.
 double GatheredBytes(const v1::Layout& layout);
 double DecodedTraffic(const v1::Layout& layout);
+// What weights that rest as codes take, of what they would take as passes read them.
+double CodedShareOfWeights(const v1::Layout& layout, const ModelConfig& config);
 
 // Ranks that share the states with ZeRO, and those whose gradients are summed.
 int64_t ShardRanks(const v1::Layout& layout);
@@ -76,6 +78,7 @@ struct EstimatedStage {  // of a layout
   int64_t parameters = 0;      // before tensor parallelism divides them
   int64_t trained = 0;         // of these, those that are not frozen
   int64_t layers_trained = 0;  // of these, those of layers
+  int64_t coded = 0;           // of `parameters`, those that rest as codes (layout.frozen_format)
   int64_t back_layers = 0;     // of `layers`, those with a backward pass
   bool head_trained = true;
   double flops_per_token = 0;
@@ -83,11 +86,16 @@ struct EstimatedStage {  // of a layout
   HeldMoments held = {};
 
   double trained_share() const { return Share(trained, parameters); }
+  double coded_share() const { return Share(coded, parameters); }
   double back_share() const { return Share(back_layers, layers); }
   static double Share(int64_t part, int64_t all) {
     return all == 0 ? 1 : static_cast<double>(part) / static_cast<double>(all);
   }
 };
+
+// DecodedTraffic of a stage's frozen weights that rest as codes.
+double FrozenTraffic(const v1::Layout& layout, const ModelConfig& config,
+                     const EstimatedStage& stage);
 
 // What the closed forms know of a model. Thread-safe: immutable once made.
 struct EstimateModel {
@@ -102,7 +110,8 @@ struct EstimateModel {
 
   void SetTrained(const v1::OptimizerSpec& optimizer, const Model& model);
   // `count` layers of the model from `begin` on.
-  void AddLayers(int64_t begin, int64_t count, EstimatedStage* stage) const;
+  void AddLayers(const v1::Layout& layout, int64_t begin, int64_t count,
+                 EstimatedStage* stage) const;
   // The head and the loss.
   void FinishLast(int64_t index, double head_flops, EstimatedStage* stage) const;
 
@@ -121,7 +130,8 @@ struct EstimateModel {
   // Where something is frozen: what of these is trained, and the first layer that trains something
   // (layout/parameter_groups.h).
   bool freezes = false;
-  std::vector<int64_t> layer_trained;  // by layer
+  std::vector<int64_t> layer_trained;          // by layer
+  std::vector<int64_t> layer_frozen_matrices;  // by layer: parameters of matrices that are frozen
   int64_t embedding_trained = 0, head_trained = 0;
   int64_t first_trained_layer = -1;
   double flops_per_token = 0;

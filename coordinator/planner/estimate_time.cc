@@ -157,8 +157,12 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   const double elements = static_cast<double>(stage.parameters) / static_cast<double>(tp);
   const double trained = static_cast<double>(stage.trained) / static_cast<double>(tp);
   // ZeRO-3 gathers what is frozen as well.
-  const double weights = std::min(traits_.gathered_element_bytes, GatheredBytes(layout)) *
-                         (layout.zero_stage() == 3 ? elements : trained);
+  const double element_bytes = std::min(traits_.gathered_element_bytes, GatheredBytes(layout));
+  const double coded = static_cast<double>(stage.coded) / static_cast<double>(tp);
+  const double codes =
+      stage.coded == 0 ? 0 : coded * (FrozenBytes(layout, model_.config) - element_bytes);
+  const double weights =
+      layout.zero_stage() == 3 ? element_bytes * elements + codes : element_bytes * trained;
   const double gradients = ReducedBytes(layout) * trained;
   const int64_t shards = ShardRanks(layout) > 1 ? ShardRanks(layout) : ranks;
   // With ZeRO layer by layer, each with the latency of its ring.
@@ -201,7 +205,9 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const TierRates rates = TierRatesOf(profile_);
   const double whole = static_cast<double>(kF32Bytes * stage.parameters) / layout.tensor_parallel();
   const double share = whole / static_cast<double>(ShardRanks(layout));
-  const double weights = WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
+  const double coded = stage.coded_share();
+  const double travels = 1 - coded + coded * CodedShareOfWeights(layout, model_.config);
+  const double weights = travels * WeightShare(layout) * (layout.zero_stage() == 0 ? whole : share);
   const double trains = stage.trained_share();
   const double passes = layout.micro_batches(), runs = static_cast<double>(RunsOf(layout));
   // A layer recomputed is there until its backward pass, unless it comes in tiles or others are
@@ -274,12 +280,13 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
       EstimatedStage::Share(stage.layers_trained, stage.back_layers * model_.layer_parameters);
   const double frozen_products = (1 - trained) * layer.weights;
   // Each micro-batch reads the weights and adds to all gradients.
-  const double computed =
-      layers * layer.forward + back_layers * (layer.backward - frozen_products + again) + head +
-      (memory_.EncodedTraffic(layout, stage) +
-       (DecodedTraffic(layout) + stage.trained_share() * ReducedTraffic(layout)) * bytes /
-           kF32Bytes) /
-          memory;
+  const double computed = layers * layer.forward +
+                          back_layers * (layer.backward - frozen_products + again) + head +
+                          (memory_.EncodedTraffic(layout, stage) +
+                           (DecodedTraffic(layout) + FrozenTraffic(layout, model_.config, stage) +
+                            stage.trained_share() * ReducedTraffic(layout)) *
+                               bytes / kF32Bytes) /
+                              memory;
   const double one = computed + WeightTraffic(layout, profile_) * bytes / memory +
                      LayerCommunicationSeconds(layout, stage, layer);
   const double forward =

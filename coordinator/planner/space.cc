@@ -65,6 +65,7 @@ v1::Layout Pinned(const v1::JobSpec& spec, int64_t layers, const Budget& budget)
   layout.set_activation_format(spec.formats().activation());
   layout.set_gather_format(spec.formats().gather());
   layout.set_residual_format(spec.formats().residual());
+  layout.set_frozen_format(spec.formats().frozen());
   layout.set_persistent_parameters(std::max<int64_t>(0, pinned.persistent_parameters()));
   if (pinned.has_offload()) *layout.mutable_offload() = pinned.offload();
   layout.set_allocator(pinned.allocator());

@@ -232,6 +232,20 @@ GatheredElements ElementsGathered(const std::vector<v1::Program>& programs) {
   return gathered;
 }
 
+// Where layout.frozen_format has no effect.
+void ReportFrozen(const Evaluated& chosen, v1::Plan* plan) {
+  const std::string& format = chosen.layout.frozen_format();
+  const auto& initializers = chosen.programs[0].initializers();
+  const bool some = std::any_of(
+      initializers.begin(), initializers.end(),
+      [](const v1::Initializer& init) { return init.blocks() != v1::BLOCK_FORMAT_UNSPECIFIED; });
+  if (format.empty() || some) return;
+  plan->mutable_layout()->clear_frozen_format();
+  plan->add_remarks(absl::StrCat("formats.frozen: ", format,
+                                 " has no effect: train.optimizer.groups freezes no matrix of a "
+                                 "layer"));
+}
+
 // Where layout.gather_format has an effect on some matrices alone, or on none.
 void ReportGathers(const Evaluated& chosen, v1::Plan* plan) {
   const std::string& format = chosen.layout.gather_format();
@@ -300,6 +314,7 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
                                   " is now formats.reduce: ", older == "fp32" ? "f32" : older));
   }
   ReportGathers(chosen, &plan);
+  ReportFrozen(chosen, &plan);
   for (v1::ParameterGroupLine& line : ParameterGroupLines(spec.train().optimizer(), model))
     *plan.add_parameter_groups() = std::move(line);
   plan.set_break_even_tokens(BreakEvenTokens(budget.profile, chosen));

@@ -91,6 +91,18 @@ std::vector<SpecKey> FormatKeys() {
        "(formats.reduce int8, fp8 or int4) were not worth, which it adds to those of the next micro-batch or "
        "step. 2 or 4 bytes for each parameter of a rank's stage, on the device; saved in checkpoints. Without "
        "it that is lost. Not with precision fp16, nor with layout.shard_size"},
+      {"formats.frozen",
+       kChoice,
+       "",
+       false,
+       0,
+       0,
+       {"nf4", "int8", "fp8"},
+       "",
+       "Format in which the frozen matrices of layers rest (model.lora, train.optimizer.groups); without it as "
+       "passes read them. nf4 (QLoRA's 16 numbers, blocks of 64 elements with a scale each: 4.5 bits an element), int8 and fp8 "
+       "(E4M3, blocks of 128: 8.25 bits). They are decoded for each use to what passes read. Tables and the LM head "
+       "rest as passes read them. Weights are encoded once, when the job starts, and saved as they rest"},
       {"formats.allow.gradient",
        kChoice,
        "",

@@ -100,6 +100,20 @@ void ValidateLayout(SpecReader& reader, const v1::JobSpec& spec) {
   }
 }
 
+void ValidateFrozen(SpecReader& reader, const v1::JobSpec& spec) {
+  const std::string& format = spec.formats().frozen();
+  const auto& groups = spec.train().optimizer().groups();
+  const v1::LoraSpec& lora = spec.model().lora();
+  const bool freezes = lora.rank() > 0 || lora.init().starts_with('/') ||
+                       std::any_of(groups.begin(), groups.end(),
+                                   [](const v1::ParameterGroup& group) { return group.frozen(); });
+  if (format.empty() || freezes) return;
+  reader.Problem("formats.frozen", format,
+                 "accompanied by model.lora or train.optimizer.groups that freeze something: what "
+                 "is trained rests as formats.parameter says",
+                 "{\"*.layers.*\": {frozen: true}} in train.optimizer.groups");
+}
+
 void ValidateLossScale(SpecReader& reader, const v1::JobSpec& spec) {
   const v1::LossScaleSpec& scale = spec.train().loss_scale();
   const std::string& precision = spec.train().precision();
@@ -285,6 +299,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   ValidateCourse(reader, spec);
   ValidateOptimizer(reader, *spec);
   ValidateLayout(reader, *spec);
+  ValidateFrozen(reader, *spec);
   ValidateLossScale(reader, *spec);
   ValidateReduce(reader, *spec);
   ValidateAllowed(reader, *spec);

@@ -47,6 +47,8 @@ std::vector<int64_t> ScalesShape(const std::vector<int64_t>& shape, int64_t bloc
   return {(elements + block - 1) / block};
 }
 
+std::string CodeScalesName(std::string_view tensor) { return std::string(tensor) + ".scales"; }
+
 int64_t RowsOf(const v1::StateRange& range) { return range.shape_size() < 2 ? 1 : range.shape(0); }
 
 int64_t RowsOfARank(const v1::StateRange& range, const v1::Grid& grid) {

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/program/grid.h"
@@ -53,6 +55,11 @@ std::vector<int64_t> ScalesShape(const std::vector<int64_t>& shape, int64_t bloc
 // The kinds of a tensor's moments in their order, and of the scales of these.
 inline constexpr v1::StateKind kMomentKinds[] = {v1::FIRST_MOMENT, v1::SECOND_MOMENT};
 inline constexpr v1::StateKind kScalesKinds[] = {v1::FIRST_MOMENT_SCALES, v1::SECOND_MOMENT_SCALES};
+
+// What the state calls the scales of a frozen tensor that rests as codes (Initializer.blocks): a
+// tensor of its own of kind WEIGHT, [rows, columns / block]. The codes have the tensor's name and
+// are bytes, [rows, columns / elements of a byte].
+std::string CodeScalesName(std::string_view tensor);
 
 // The tensor as a matrix; where each rank has its own, all of them.
 int64_t RowsOf(const v1::StateRange& range);

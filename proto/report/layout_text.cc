@@ -190,6 +190,8 @@ std::string LayoutText(const v1::Layout& layout) {
   }
   if (!layout.gather_format().empty())
     absl::StrAppend(&text, ", gathered in ", layout.gather_format());
+  if (!layout.frozen_format().empty())
+    absl::StrAppend(&text, ", frozen weights in ", layout.frozen_format());
   if (!layout.activation_format().empty())
     absl::StrAppend(&text, ", activations in ", layout.activation_format());
   text += OffloadText(layout.offload());

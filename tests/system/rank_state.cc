@@ -12,8 +12,10 @@
 #include "base/status_macros.h"
 #include "proto/check/value/announced.h"
 #include "proto/program/allocation_events.h"
+#include "proto/program/announced_weights.h"
 #include "proto/program/state_layout.h"
 #include "worker/checkpoint/convert.h"
+#include "worker/checkpoint/numbers/frozen_codes.h"
 #include "worker/checkpoint/state_view.h"
 
 namespace terrace {
@@ -97,16 +99,34 @@ std::vector<Piece> Gradients(const Rank& rank) {
   return pieces;
 }
 
+// Of the state's weights, by name: codes are bytes.
+std::map<std::string, int64_t> WeightElements(const v1::Program& program) {
+  std::map<std::string, int64_t> elements;
+  for (const AnnouncedWeight& weight : AnnouncedWeights(program)) {
+    int64_t& count = elements[weight.name] = 1;
+    for (const int64_t size : weight.shape) count *= size;
+  }
+  return elements;
+}
+
+// Of its tensors, by name.
+std::map<std::string, int64_t> TensorElements(const Model& model) {
+  std::map<std::string, int64_t> elements;
+  for (const Tensor& tensor : model.tensors) elements[tensor.name] = tensor.elements();
+  return elements;
+}
+
 // Whole tensors from what the owners hold; everybody else must hold the same. Nobody has any of
 // `absent`.
-absl::Status Assemble(const Model& model, const std::set<std::string>& absent,
+absl::Status Assemble(const std::map<std::string, int64_t>& elements,
+                      const std::set<std::string>& absent,
                       const std::vector<const std::vector<Piece>*>& ranks, const char* what,
                       Tensors* tensors) {
   std::map<std::string, std::vector<bool>> known;
-  for (const Tensor& tensor : model.tensors) {
-    if (absent.contains(tensor.name)) continue;
-    (*tensors)[tensor.name].resize(tensor.elements());
-    known[tensor.name].resize(tensor.elements());
+  for (const auto& [name, count] : elements) {
+    if (absent.contains(name)) continue;
+    (*tensors)[name].resize(count);
+    known[name].resize(count);
   }
   for (const std::vector<Piece>* pieces : ranks) {
     for (const Piece& piece : *pieces) {
@@ -118,8 +138,8 @@ absl::Status Assemble(const Model& model, const std::set<std::string>& absent,
       std::fill_n(known.at(piece.tensor).begin() + piece.begin, piece.values.size(), true);
     }
   }
-  for (const auto& [name, elements] : known) {
-    if (std::find(elements.begin(), elements.end(), false) != elements.end()) {
+  for (const auto& [name, held] : known) {
+    if (std::find(held.begin(), held.end(), false) != held.end()) {
       return absl::InternalError(absl::StrCat(what, " of ", name, ": not all has an owner"));
     }
   }
@@ -182,16 +202,34 @@ int64_t CountedTargets(const JobData& data, const v1::StepRules& rules) {
   return counted;
 }
 
+// The codes or the scales of a frozen tensor in blocks, from `begin` on.
+static absl::Status Encode(const AnnouncedWeight& weight, const std::vector<float>& tensor,
+                           int64_t begin, std::span<std::byte> to) {
+  const CodeFormat format = CodesOf(*weight.initializer);
+  const auto source = [&tensor](int64_t first, std::span<float> numbers) {
+    std::copy_n(tensor.begin() + first, numbers.size(), numbers.begin());
+    return absl::OkStatus();
+  };
+  return weight.part == AnnouncedWeight::Part::kCodes ? EncodeCodes(format, source, begin, to)
+                                                      : EncodeScales(format, source, begin, to);
+}
+
 absl::Status LoadWeights(const Rank& rank, const Tensors& weights) {
+  const std::map<std::string, AnnouncedWeight> announced = AnnouncedByName(rank.program);
   for (const v1::StateRange& range : rank.program.state()) {
     if (range.kind() != v1::WEIGHT) continue;
-    const std::vector<float>& tensor = weights.at(range.tensor());
+    const AnnouncedWeight& weight = announced.at(range.tensor());
+    const std::vector<float>& tensor = weights.at(weight.initializer->tensor());
     for (const StateRun& run : RunsOf(range, rank.program.grid(), rank.coordinates)) {
       const v1::Buffer& buffer = rank.program.buffers(static_cast<int>(range.buffer()));
-      const auto values = std::span(tensor).subspan(run.begin, run.elements);
       std::vector<std::byte> bytes(run.elements * SizeOf(rank.program, range.buffer()));
-      ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(values.data()),
-                      TypeOf(rank.program, range.buffer()), bytes.data(), run.elements);
+      if (weight.part == AnnouncedWeight::Part::kNumbers) {
+        const auto values = std::span(tensor).subspan(run.begin, run.elements);
+        ConvertElements(kernels::DType::kF32, reinterpret_cast<const std::byte*>(values.data()),
+                        TypeOf(rank.program, range.buffer()), bytes.data(), run.elements);
+      } else {
+        RETURN_IF_ERROR(Encode(weight, tensor, run.begin, bytes));
+      }
       RETURN_IF_ERROR(rank.regions[buffer.arena()]->Write(buffer.offset() + run.offset, bytes));
     }
   }
@@ -244,17 +282,18 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
     result.mapped_bytes.push_back(rank.mapped_bytes);
   }
   const std::set<std::string> frozen = check::FrozenTensors(result.programs[0]);
+  const std::map<std::string, int64_t> elements = TensorElements(data.model);
   if (KeepsGradients(result.programs[0])) {
-    RETURN_IF_ERROR(Assemble(data.model, frozen, gradients, "gradient", &result.gradients));
+    RETURN_IF_ERROR(Assemble(elements, frozen, gradients, "gradient", &result.gradients));
   }
-  RETURN_IF_ERROR(Assemble(data.model, {}, weights, "weight", &result.weights));
+  RETURN_IF_ERROR(
+      Assemble(WeightElements(result.programs[0]), {}, weights, "weight", &result.weights));
   const int moments = OptimizerOf(result.programs[0]).moments;
   if (moments > 0)
-    RETURN_IF_ERROR(
-        Assemble(data.model, frozen, first_moment, "first moment", &result.first_moment));
+    RETURN_IF_ERROR(Assemble(elements, frozen, first_moment, "first moment", &result.first_moment));
   if (moments > 1)
     RETURN_IF_ERROR(
-        Assemble(data.model, frozen, second_moment, "second moment", &result.second_moment));
+        Assemble(elements, frozen, second_moment, "second moment", &result.second_moment));
   // What programs sum is the gradient of the loss of all tokens that count.
   const auto tokens = static_cast<float>(CountedTargets(data, result.programs[0].rules()));
   for (auto& [name, values] : result.gradients) {

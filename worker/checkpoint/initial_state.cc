@@ -12,7 +12,8 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/fill.h"
-#include "worker/checkpoint/random_normal.h"
+#include "worker/checkpoint/numbers/frozen_codes.h"
+#include "worker/checkpoint/numbers/random_normal.h"
 
 namespace terrace {
 namespace {
@@ -31,14 +32,15 @@ void FillFloats(uint64_t seed, uint64_t stream, const v1::Initializer& initializ
   }
 }
 
-absl::Status CheckInitializer(const StateTensor& tensor, const v1::Initializer& initializer) {
-  const std::vector<int64_t> shape(initializer.shape().begin(), initializer.shape().end());
+absl::Status CheckInitializer(const StateTensor& tensor, const AnnouncedWeight& weight) {
+  const std::vector<int64_t>& shape = weight.shape;
   if (!shape.empty() && shape != tensor.shape) {
     return absl::InvalidArgumentError(absl::StrCat("the initializer of ", tensor.tensor,
                                                    " has the shape ", ShapeText(shape),
                                                    ", the state ", ShapeText(tensor.shape)));
   }
-  if (!CanConvert(kernels::DType::kF32, tensor.dtype)) {
+  const bool numbers = weight.part == AnnouncedWeight::Part::kNumbers;
+  if (numbers && !CanConvert(kernels::DType::kF32, tensor.dtype)) {
     return absl::InvalidArgumentError(
         absl::StrCat(tensor.tensor, " is not of a floating-point type"));
   }
@@ -47,38 +49,44 @@ absl::Status CheckInitializer(const StateTensor& tensor, const v1::Initializer& 
 
 }  // namespace
 
-InitialState::InitialState(int64_t seed, const v1::Program& program) : seed_(seed) {
-  for (const v1::Initializer& initializer : program.initializers())
-    initializers_[initializer.tensor()] = &initializer;
-}
+InitialState::InitialState(int64_t seed, const v1::Program& program)
+    : seed_(seed), announced_(AnnouncedByName(program)) {}
 
-const v1::Initializer* InitialState::Find(const StateTensor& tensor) const {
-  const auto found = initializers_.find(tensor.tensor);
-  return tensor.kind != v1::WEIGHT || found == initializers_.end() ? nullptr : found->second;
+const AnnouncedWeight* InitialState::Find(const StateTensor& tensor) const {
+  const auto found = announced_.find(tensor.tensor);
+  return tensor.kind != v1::WEIGHT || found == announced_.end() ? nullptr : &found->second;
 }
 
 bool InitialState::IsAdapter(const StateTensor& tensor) const {
-  const v1::Initializer* initializer = Find(tensor);
-  return initializer != nullptr && initializer->adapter();
+  const AnnouncedWeight* weight = Find(tensor);
+  return weight != nullptr && weight->initializer->adapter();
 }
 
 absl::Status InitialState::Add(const StateTensor& tensor) {
-  const v1::Initializer* initializer = Find(tensor);
+  const AnnouncedWeight* weight = Find(tensor);
   if (tensor.kind == v1::WEIGHT) {
-    if (initializer == nullptr) {
+    if (weight == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("the program has no initializer for ", tensor.tensor));
     }
-    RETURN_IF_ERROR(CheckInitializer(tensor, *initializer));
+    RETURN_IF_ERROR(CheckInitializer(tensor, *weight));
   }
-  tensors_.push_back({StreamOfName(tensor.tensor), tensor.dtype, initializer});
+  Tensor initial = {.dtype = tensor.dtype};
+  if (weight != nullptr) {
+    initial.stream = StreamOfName(weight->initializer->tensor());
+    initial.initializer = weight->initializer;
+    initial.part = weight->part;
+  }
+  tensors_.push_back(initial);
   return absl::OkStatus();
 }
 
 absl::Status InitialState::Get(size_t index, int64_t begin, std::span<std::byte> to) const {
-  const auto& [stream, dtype, initializer] = tensors_[index];
+  const auto& [stream, dtype, initializer, part] = tensors_[index];
   if (initializer == nullptr) {
     std::memset(to.data(), 0, to.size());
+  } else if (part != AnnouncedWeight::Part::kNumbers) {
+    return Encode(tensors_[index], begin, to);
   } else if (dtype == kernels::DType::kF32) {
     FillFloats(seed_, stream, *initializer, begin,
                {reinterpret_cast<float*>(to.data()), to.size() / sizeof(float)});
@@ -86,6 +94,17 @@ absl::Status InitialState::Get(size_t index, int64_t begin, std::span<std::byte>
     FillConverted(tensors_[index], begin, to);
   }
   return absl::OkStatus();
+}
+
+absl::Status InitialState::Encode(const Tensor& tensor, int64_t begin,
+                                  std::span<std::byte> to) const {
+  const CodeFormat format = CodesOf(*tensor.initializer);
+  const auto fill = [&](int64_t first, std::span<float> numbers) {
+    FillFloats(seed_, tensor.stream, *tensor.initializer, first, numbers);
+    return absl::OkStatus();
+  };
+  return tensor.part == AnnouncedWeight::Part::kCodes ? EncodeCodes(format, fill, begin, to)
+                                                      : EncodeScales(format, fill, begin, to);
 }
 
 void InitialState::FillConverted(const Tensor& tensor, int64_t begin,

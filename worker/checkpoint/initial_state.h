@@ -8,13 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/program/announced_weights.h"
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/state_view.h"
 
@@ -39,12 +40,14 @@ class InitialState {
     uint64_t stream = 0;
     kernels::DType dtype = kernels::DType::kF32;
     const v1::Initializer* initializer = nullptr;  // null: zero
+    AnnouncedWeight::Part part = AnnouncedWeight::Part::kNumbers;
   };
-  const v1::Initializer* Find(const StateTensor& tensor) const;
+  const AnnouncedWeight* Find(const StateTensor& tensor) const;
+  absl::Status Encode(const Tensor& tensor, int64_t begin, std::span<std::byte> to) const;
   void FillConverted(const Tensor& tensor, int64_t begin, std::span<std::byte> to) const;
 
   const uint64_t seed_;
-  std::unordered_map<std::string, const v1::Initializer*> initializers_;
+  const std::map<std::string, AnnouncedWeight> announced_;
   std::vector<Tensor> tensors_;
 };
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/checkpoint/blocks.h"
-#include "worker/checkpoint/finite.h"
+#include "worker/checkpoint/numbers/finite.h"
 
 namespace terrace {
 namespace {

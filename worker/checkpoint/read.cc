@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/program/announced_weights.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/fill.h"
 #include "worker/checkpoint/manifest.h"
@@ -18,6 +19,7 @@
 #include "worker/checkpoint/state_view.h"
 #include "worker/checkpoint/stored_moment.h"
 #include "worker/checkpoint/stored_state.h"
+#include "worker/checkpoint/stored_weight.h"
 #include "worker/checkpoint/tensor_files.h"
 
 namespace terrace {
@@ -59,6 +61,27 @@ class Conversion {
     if (from_.empty()) return;
     log::Info("the moments of matrices in ", std::string(path), " are in ", from_,
               " and were converted to ", to_, ", as formats.moments says");
+  }
+
+ private:
+  std::string from_, to_;
+};
+
+// That frozen weights are in other blocks than the job's, or in none, said once for all tensors.
+class WeightConversion {
+ public:
+  void Note(const StoredWeight& stored, const AnnouncedWeight* announced) {
+    if (announced == nullptr || announced->part == AnnouncedWeight::Part::kScales) return;
+    const CodeFormat codes = CodesOf(*announced->initializer);
+    if (stored.IsAs(codes) || !from_.empty()) return;
+    from_ = stored.FormatText();
+    to_ = codes.row == nullptr ? std::string(kernels::Name(announced->dtype))
+                               : absl::StrCat(Absl(codes.row->name), " blocks of ", codes.block);
+  }
+  void Tell(std::string_view path) const {
+    if (from_.empty()) return;
+    log::Info("frozen weights in ", std::string(path), " are in ", from_, " and were converted to ",
+              to_, ", as formats.frozen and train.optimizer.groups say");
   }
 
  private:
@@ -110,6 +133,8 @@ absl::Status Fill(std::string_view path, const RankState& state) {
   StoredState stored_state(path);
   Conversion conversion;
   int64_t rounded = 0;  // weights
+  WeightConversion of_weights;
+  const std::map<std::string, AnnouncedWeight> announced = AnnouncedByName(state.program);
   ResidualsRead residuals;
   const std::map<std::string, const StateTensor*> weights = WeightsOf(tensors);
   const int64_t block = state.program.rules().moment_block();
@@ -130,10 +155,16 @@ absl::Status Fill(std::string_view path, const RankState& state) {
       if (!IsScales(tensor.kind)) conversion.Note(*moment, tensor.dtype, block);
       continue;
     }
-    const absl::StatusOr<StoredTensor> stored = model->Get(tensor.stored_name);
+    const auto found = announced.find(tensor.tensor);
+    const AnnouncedWeight* const weight = found == announced.end() ? nullptr : &found->second;
+    const absl::StatusOr<StoredTensor> stored =
+        model->Get(weight == nullptr ? tensor.stored_name : weight->initializer->tensor());
     if (!stored.ok()) return NotOfThisModel(path, stored.status());
-    if (kernels::SizeOf(stored->dtype) > kernels::SizeOf(tensor.dtype)) ++rounded;
-    RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
+    ASSIGN_OR_RETURN(const StoredWeight read, StoredWeight::Of(*model, path, *stored));
+    RETURN_IF_ERROR(stored_state.AddWeight(read, tensor, weight));
+    if (weight == nullptr && kernels::SizeOf(stored->dtype) > kernels::SizeOf(tensor.dtype))
+      ++rounded;
+    of_weights.Note(read, weight);
   }
   if (RankOf(state.program.grid(), state.rank) == 0) {
     TellOfUnusedMoments(*optimizer, state.program, path);
@@ -142,6 +173,7 @@ absl::Status Fill(std::string_view path, const RankState& state) {
     if (rounded > 0)
       log::Info("the weights of ", rounded, " frozen tensors in ", std::string(path),
                 " have more bits than formats.parameter gives them and were rounded");
+    of_weights.Tell(path);
     residuals.Tell(path);
   }
   return FillState(state, tensors, /*threads=*/1,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -33,13 +34,16 @@ absl::Status ReadConverted(const StoredTensor& stored, int64_t begin, kernels::D
 
 }  // namespace
 
+absl::Status StoredState::CheckShape(const std::string& name, std::span<const int64_t> stored,
+                                     std::span<const int64_t> model) const {
+  if (std::equal(stored.begin(), stored.end(), model.begin(), model.end())) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      Absl(path_), ": tensor ", name, " has the shape ", ShapeText(stored), ", the model's is ",
+      ShapeText(model), "; use the config.json that belongs to these weights"));
+}
+
 absl::Status StoredState::Add(const StoredTensor& stored, const StateTensor& target) {
-  if (stored.shape != target.shape) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Absl(path_), ": tensor ", stored.name, " has the shape ",
-                     ShapeText(stored.shape), ", the model's is ", ShapeText(target.shape),
-                     "; use the config.json that belongs to these weights"));
-  }
+  RETURN_IF_ERROR(CheckShape(stored.name, stored.shape, target.shape));
   if (!CanConvert(stored.dtype, target.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat(Absl(path_), ": tensor ", stored.name, " is ",
                                                    Absl(SafetensorsDtypeName(stored.dtype)),
@@ -47,6 +51,33 @@ absl::Status StoredState::Add(const StoredTensor& stored, const StateTensor& tar
   }
   tensors_.push_back({.stored = stored, .target = target.dtype});
   return absl::OkStatus();
+}
+
+absl::Status StoredState::AddWeight(const StoredWeight& stored, const StateTensor& target,
+                                    const AnnouncedWeight* announced) {
+  Tensor tensor = {.target = target.dtype, .weight = stored};
+  if (announced == nullptr || announced->part == AnnouncedWeight::Part::kNumbers) {
+    RETURN_IF_ERROR(CheckShape(stored.name(), stored.shape(), target.shape));
+  } else {
+    const auto& shape = announced->initializer->shape();
+    RETURN_IF_ERROR(
+        CheckShape(stored.name(), stored.shape(), {shape.data(), size_t(shape.size())}));
+    tensor.part = announced->part;
+    tensor.codes = CodesOf(*announced->initializer);
+  }
+  tensors_.push_back(std::move(tensor));
+  return absl::OkStatus();
+}
+
+absl::Status StoredState::GetWeight(const Tensor& tensor, int64_t begin, std::span<std::byte> to) {
+  switch (tensor.part) {
+    case AnnouncedWeight::Part::kCodes:
+      return tensor.weight->ReadCodes(begin, tensor.codes, to);
+    case AnnouncedWeight::Part::kScales:
+      return tensor.weight->ReadScales(begin, tensor.codes, to);
+    default:
+      return tensor.weight->Read(begin, tensor.target, to);
+  }
 }
 
 absl::Status StoredState::GetMoment(const Tensor& tensor, int64_t begin, std::span<std::byte> to) {
@@ -58,6 +89,7 @@ absl::Status StoredState::GetMoment(const Tensor& tensor, int64_t begin, std::sp
 
 absl::Status StoredState::Get(size_t tensor, int64_t begin, std::span<std::byte> to) const {
   if (tensors_[tensor].moment.has_value()) return GetMoment(tensors_[tensor], begin, to);
+  if (tensors_[tensor].weight.has_value()) return GetWeight(tensors_[tensor], begin, to);
   const std::optional<StoredTensor>& stored = tensors_[tensor].stored;
   const kernels::DType target = tensors_[tensor].target;
   if (!stored.has_value()) {

@@ -9,6 +9,7 @@
 #include "proto/program/state_layout.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/stored_moment.h"
+#include "worker/checkpoint/stored_weight.h"
 
 namespace terrace {
 namespace {
@@ -17,6 +18,10 @@ std::map<std::string, std::string> Metadata(const TensorFile& file) {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (!file.optimizer.empty()) metadata[kOptimizerKey] = file.optimizer;
   if (file.moment_block > 0) metadata[kMomentBlockKey] = std::to_string(file.moment_block);
+  if (file.frozen.row != nullptr) {
+    metadata[kFrozenFormatKey] = file.frozen.row->name;
+    metadata[kFrozenBlockKey] = std::to_string(file.frozen.block);
+  }
   return metadata;
 }
 
@@ -64,9 +69,11 @@ std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program) {
   TensorFile model = {.name = kModelFile}, optimizer = {.name = kOptimizerFile};
   const kernels::OptimizerRow& rule = OptimizerOf(program);
   optimizer.optimizer = rule.name;
+  for (const AnnouncedWeight& weight : AnnouncedWeights(program)) {
+    model.tensors.push_back({weight.name, weight.dtype, weight.shape});
+    if (weight.part == AnnouncedWeight::Part::kCodes) model.frozen = CodesOf(*weight.initializer);
+  }
   for (const v1::Initializer& initializer : program.initializers()) {
-    model.tensors.push_back(
-        Announced(initializer, initializer.tensor(), F32Where0(initializer.weights())));
     AddMoments(initializer, rule, program.rules().moment_block(), &optimizer);
     AddResiduals(initializer, rule, ShardCount(program.grid()), &optimizer);
   }

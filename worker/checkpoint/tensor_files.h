@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/program/announced_weights.h"
 #include "proto/v1/program.pb.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/state_view.h"
@@ -29,6 +30,7 @@ struct TensorFile {
   std::vector<TensorToWrite> tensors;
   std::string optimizer;     // of moments: the rule that they belong to
   int64_t moment_block = 0;  // of moments in int8 blocks: elements that share a scale
+  CodeFormat frozen;         // of frozen weights in blocks
 };
 
 // The weights in the model's order, and their moments and scales with the residuals of all ranks;

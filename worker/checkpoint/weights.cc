@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReadWeights: weights made elsewhere, under the names that the Hub's files use.
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,6 +13,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/program/announced_weights.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/fill.h"
 #include "worker/checkpoint/initial_state.h"
@@ -17,6 +21,7 @@
 #include "worker/checkpoint/safetensors/safetensors.h"
 #include "worker/checkpoint/state_view.h"
 #include "worker/checkpoint/stored_state.h"
+#include "worker/checkpoint/stored_weight.h"
 
 namespace terrace {
 namespace {
@@ -87,7 +92,8 @@ std::vector<std::string> Unused(const SafetensorsReader& reader, const v1::Progr
   }
   std::vector<std::string> unused;
   for (const std::string& name : reader.Names()) {
-    if (!used.contains(name) && !program.tied().contains(name)) unused.push_back(name);
+    if (!used.contains(name) && !program.tied().contains(name) && !AreScalesOfCodes(reader, name))
+      unused.push_back(name);
   }
   return unused;
 }
@@ -117,6 +123,7 @@ absl::Status ReadWeights(std::string_view path, const RankState& state,
                          const std::optional<AdapterStart>& adapters) {
   ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsReader> reader, SafetensorsReader::Open(path));
   ASSIGN_OR_RETURN(const std::vector<StateTensor> tensors, ViewState(state));
+  const std::map<std::string, AnnouncedWeight> announced = AnnouncedByName(state.program);
   StoredState stored_state(path);
   InitialState initial(adapters.has_value() ? adapters->seed : 0, state.program);
   std::vector<bool> begins(tensors.size(), false);
@@ -128,10 +135,13 @@ absl::Status ReadWeights(std::string_view path, const RankState& state,
       initial.AddZero();
       continue;
     }
+    const auto found = announced.find(tensor.tensor);
+    const AnnouncedWeight* const weight = found == announced.end() ? nullptr : &found->second;
+    const std::string& name = weight == nullptr ? tensor.tensor : weight->initializer->tensor();
     const bool is_adapter = adapters.has_value() && initial.IsAdapter(tensor);
     const absl::StatusOr<StoredTensor> stored = is_adapter && adapters->saved != nullptr
-                                                    ? adapters->saved->Get(tensor.tensor)
-                                                    : Find(*reader, tensor.tensor, state.program);
+                                                    ? adapters->saved->Get(name)
+                                                    : Find(*reader, name, state.program);
     begins[i] = is_adapter && absl::IsNotFound(stored.status());
     if (is_adapter) (begins[i] ? without : with).insert(tensor.tensor);
     if (begins[i]) {
@@ -144,7 +154,8 @@ absl::Status ReadWeights(std::string_view path, const RankState& state,
       return absl::InvalidArgumentError(absl::StrCat(
           Absl(path), " does not hold the weights of this model: ", stored.status().message()));
     }
-    RETURN_IF_ERROR(stored_state.Add(*stored, tensor));
+    ASSIGN_OR_RETURN(const StoredWeight read, StoredWeight::Of(*reader, path, *stored));
+    RETURN_IF_ERROR(stored_state.AddWeight(read, tensor, weight));
   }
   RETURN_IF_ERROR(CheckPairs(without, with, path));
   std::vector<std::string> unused = Unused(*reader, state.program);

@@ -102,7 +102,9 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       moments_(moment_count_ > 0 ? options.moments : kernels::DType::kF32),
       moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
       gathers_(options.gathers),
-      residuals_(options.with_optimizer && parallel.zero > 0 ? options.residuals : std::nullopt) {
+      residuals_(options.with_optimizer && parallel.zero > 0 ? options.residuals : std::nullopt),
+      frozen_(options.frozen),
+      frozen_block_(options.frozen_block) {
   const bool sharded = parallel.zero > 0;
   Group(model, chunks);
   MakeUnits(sharded, chunks.size() > 1, OffDevice(options.offload));
@@ -152,7 +154,7 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
   parameter.dtype = WeightsOf(tensor);
   if (parameter.is_matrix()) parameter.gradient = gradients_;
   by_role_[{tensor.role, parameter.layer}] = static_cast<int>(all_.size());
-  if (tile_bytes_ == 0 || !IsTiled(tensor.role)) {
+  if (tile_bytes_ == 0 || !IsTiled(tensor.role) || CodesOf(tensor) != nullptr) {
     all_.push_back(std::move(parameter));
     return;
   }
@@ -172,6 +174,7 @@ std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apa
 // Parameters that are updated differently lie in different units, and this ending of the name keeps
 // these apart. It is empty for the usual update. Two stages may use one ending for two updates.
 std::string Parameters::UpdateName(const Parameter& parameter) {
+  if (CodesOf(parameter.first()) != nullptr) return ".codes";
   if (parameter.update.frozen) return ".frozen";
   const TensorUpdate usual = {.weight_decay =
                                   parameter.is_matrix() ? optimizer_.weight_decay() : 0};
@@ -195,6 +198,7 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
     if (is_new) {
       units_.push_back({.name = name,
+                        .codes = CodesOf(parameter.first()),
                         .sums = parameter.sums,
                         .of_matrices = parameter.is_matrix(),
                         .update = parameter.update,
@@ -206,9 +210,9 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     }
     Unit& unit = units_[it->second];
     parameter.unit = it->second;
-    parameter.offset =
-        AlignUp(unit.elements, !sharded && parameter.streamed() ? PageElements(parameter.dtype)
-                                                                : AlignElements(unit.of_matrices));
+    parameter.offset = AlignUp(unit.elements, !sharded && parameter.streamed()
+                                                  ? PageElements(parameter.dtype, unit.codes)
+                                                  : AlignElements(unit));
     unit.elements = parameter.offset + parameter.elements();
     unit.parameters.push_back(i);
   }
@@ -217,24 +221,25 @@ void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) 
     if (unit.update.frozen && IsWhole(unit)) continue;
     const int64_t shards = parallel_.shards();
     const int64_t share = (unit.elements + shards - 1) / shards;
-    const int64_t page = PageElements(unit.master_dtype);
+    const int64_t page = PageElements(unit.master_dtype, unit.codes);
     unit.shard_elements =
-        AlignUp(share, unit.of_matrices && share >= page ? page : AlignElements(unit.of_matrices));
+        AlignUp(share, unit.of_matrices && share >= page ? page : AlignElements(unit));
     unit.elements = unit.shard_elements * shards;
   }
 }
 
 // With ZeRO where shards end decides in which order ranks sum, so that it does not depend on what
 // is rounded or rests elsewhere.
-int64_t Parameters::PageElements(kernels::DType master) const {
+int64_t Parameters::PageElements(kernels::DType master, const kernels::FormatRow* codes) const {
   const bool both = parallel_.zero > 0 || rounds_;
   return std::max({StreamedElements(master), StreamedElements(moments_),
-                   StreamedElements(gradients_), both ? StreamedElements(precisions_.rounded) : 0});
+                   StreamedElements(gradients_), both ? StreamedElements(precisions_.rounded) : 0,
+                   codes != nullptr ? StreamedElements(kernels::DType::kU8) * codes->packed : 0});
 }
 
-int64_t Parameters::AlignElements(bool of_matrices) const {
-  return of_matrices && moment_block_ > 0 ? std::max(kAlignElements, kernels::kInt8Block)
-                                          : kAlignElements;
+int64_t Parameters::AlignElements(const Unit& unit) const {
+  const bool blocks = unit.of_matrices && (moment_block_ > 0 || unit.codes != nullptr);
+  return blocks ? std::max(kAlignElements, kernels::kInt8Block) : kAlignElements;
 }
 
 bool Parameters::IsWhole(const Unit& unit) const {
@@ -248,9 +253,9 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
     const Parameter& first = all_[unit.parameters[0]];
     const int64_t elements = unit.own_elements();
     const bool streamed =
-        unit.sharded()
-            ? unit.shard_elements % PageElements(unit.master_dtype) == 0 && unit.of_matrices
-            : first.streamed();
+        unit.sharded() ? unit.shard_elements % PageElements(unit.master_dtype, unit.codes) == 0 &&
+                             unit.of_matrices
+                       : first.streamed();
     // Weights that ZeRO leaves whole on every rank stay on the device.
     if (!streamed || (parallel_.zero > 0 && !unit.sharded())) continue;
     const bool whole = unit.sharded() && IsWhole(unit);
@@ -260,7 +265,7 @@ void Parameters::ChooseTiers(const ParametersOptions& options) {
     // The page that the last parameter ends on.
     const bool leaves = unit.optimizer_tier != v1::DEVICE || unit.weight_tier != v1::DEVICE;
     if (leaves && !unit.sharded())
-      unit.elements = AlignUp(unit.elements, PageElements(unit.master_dtype));
+      unit.elements = AlignUp(unit.elements, PageElements(unit.master_dtype, unit.codes));
   }
 }
 
@@ -287,7 +292,27 @@ void Parameters::ChooseTypes() {
   for (Unit& unit : units_) unit.dtype = ReadAs(all_[unit.parameters[0]].first());
 }
 
+// As of moments, scales of what is on NVMe are on the host.
+void Parameters::PlaceCodes(Unit* unit, Graph* graph) {
+  const int64_t elements = unit->own_elements(), packed = unit->codes->packed;
+  const v1::Tier tier = unit->weight_tier == v1::NVME ? v1::HOST : unit->weight_tier;
+  const int codes = AddRegion("weights", v1::PARAMETER, unit->weight_tier, *unit,
+                              kernels::DType::kU8, elements / packed, graph);
+  unit->scales = AddRegion("scales", v1::PARAMETER, tier, *unit, kernels::DType::kF32,
+                           elements / frozen_block_, graph);
+  if (unit->sharded()) {
+    unit->master = codes;
+    return;
+  }
+  unit->weights = codes;
+  AddBlockViews([](Parameter& parameter) -> int& { return parameter.weight; }, "weights", *unit,
+                packed, codes, graph);
+  AddBlockViews([](Parameter& parameter) -> int& { return parameter.scales; }, "scales", *unit,
+                frozen_block_, unit->scales, graph);
+}
+
 void Parameters::PlaceWeights(Unit* unit, Graph* graph) {
+  if (unit->codes != nullptr) return PlaceCodes(unit, graph);
   const auto weight = [](Parameter& parameter) -> int& { return parameter.weight; };
   const auto rounded = [](Parameter& parameter) -> int& { return parameter.rounded; };
   if (unit->sharded()) {
@@ -315,7 +340,7 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
     return;
   }
   for (Unit& unit : units_) {
-    if (!unit.sharded()) continue;
+    if (!unit.sharded() || unit.codes != nullptr) continue;
     unit.master = AddWeights("master", unit.master_tier, unit, unit.master_dtype, graph);
     if (unit.rounds() && unit.weights == kNone)
       unit.rounded = AddWeights("rounded", unit.weight_tier, unit, unit.dtype, graph);
@@ -351,7 +376,9 @@ void Parameters::PlaceMoment(int moment, Unit* unit, Graph* graph) {
   }
   AddViews([moment](Parameter& parameter) -> int& { return parameter.moments.numbers[moment]; },
            kMomentNames[moment], *unit, home, graph);
-  if (scales != kNone) AddScaleViews(moment, *unit, scales, graph);
+  if (scales == kNone) return;
+  AddBlockViews([moment](Parameter& parameter) -> int& { return parameter.moments.scales[moment]; },
+                kScalesNames[moment], *unit, moment_block_, scales, graph);
 }
 
 int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
@@ -384,17 +411,18 @@ void Parameters::AddViews(absl::FunctionRef<int&(Parameter&)> field, const char*
   }
 }
 
-void Parameters::AddScaleViews(int moment, const Unit& unit, int region, Graph* graph) {
+void Parameters::AddBlockViews(absl::FunctionRef<int&(Parameter&)> field, const char* name,
+                               const Unit& unit, int64_t block, int region, Graph* graph) {
   for (int i : unit.parameters) {
     Parameter& parameter = all_[i];
-    parameter.moments.scales[moment] =
-        graph->Add({.name = absl::StrCat(kScalesNames[moment], ".", parameter.first().name),
-                    .cls = v1::OPTIMIZER,
-                    .shape = {BlocksOf(parameter.elements(), moment_block_)},
-                    .lifetime = v1::PERSISTENT,
-                    .inside = region,
-                    .inside_offset = parameter.offset / moment_block_,
-                    .parameter = i});
+    field(parameter) = graph->Add({.name = absl::StrCat(name, ".", parameter.first().name),
+                                   .cls = graph->values[region].cls,
+                                   .dtype = graph->values[region].dtype,
+                                   .shape = {BlocksOf(parameter.elements(), block)},
+                                   .lifetime = v1::PERSISTENT,
+                                   .inside = region,
+                                   .inside_offset = parameter.offset / block,
+                                   .parameter = i});
   }
 }
 

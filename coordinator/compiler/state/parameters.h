@@ -17,14 +17,15 @@
 // precision, Micikevicius et al. 2017, arXiv 1710.03740), and the f32 master that they are rounded
 // from lies with the moments. Products would round it so themselves, so no number changes; matrices
 // of products in another precision stay as their masters are. What is frozen (TensorUpdate) has
-// these weights only, whole on each rank that reads them whole.
+// these weights only, whole on each rank that reads them whole; with layout.frozen_format those of
+// layers are codes in blocks, decoded for each use (0035-frozen-weights-rest-in-blocks.md).
 //
 // There are as many moments as the optimizer's rule keeps. With layout.moments_format bf16 or int8
-// those of matrices rest in that. The scales of int8 blocks lie in buffers of their own; matrices
-// begin and shards end on a block (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
+// those of matrices rest in that. The scales of blocks lie in buffers of their own; matrices begin
+// and shards end on a block (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
 //
-// What rests off the device (tiers.h): a unit's moments, with its master where that is rounded or
-// what is whole is gathered from it; and the weights that are prefetched for each use.
+// Off the device (tiers.h) rest a unit's moments, with its master where that is rounded or what is
+// whole is gathered from it; and weights that are prefetched.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -92,7 +93,8 @@ struct Parameter {
   kernels::DType gradient = kernels::DType::kF32;
   Tile tile;
   int tiles = 1;        // so many parameters, this one first, are one product's matrix in order
-  int weight = kNone;   // value; kNone when it is gathered for each use
+  int weight = kNone;   // value; kNone when it is gathered for each use; codes where it has scales
+  int scales = kNone;   // value, of those codes' blocks
   int rounded = kNone;  // what passes read instead, where it is rounded without ZeRO
   Moments moments;      // values of the same shape; none without an optimizer and with ZeRO
   TensorUpdate update;
@@ -120,6 +122,10 @@ struct Unit {
   // With ZeRO: this rank's piece, elements / shards of it; 0 where every rank keeps all.
   int64_t shard_elements = 0;
   int master = kNone;
+  // The format of its weights where these rest as codes: then `weights` or `master` has the codes,
+  // and this value the scales of their blocks.
+  const kernels::FormatRow* codes = nullptr;
+  int scales = kNone;
   // The copy of the master in `dtype` that lasts from step to step (with ZeRO this rank's piece of
   // it) and is rounded anew with each update. kNone when the whole weights are gathered once a step
   // from pieces that are rounded for that.
@@ -168,6 +174,8 @@ struct ParametersOptions {
   const kernels::FormatRow* gathers = nullptr;      // layout.gather_format; null: as they are read
   std::optional<kernels::DType> residuals;          // layout.residual_format
   int64_t moment_block = 0;                         // of moments in U8
+  const kernels::FormatRow* frozen = nullptr;       // layout.frozen_format; null: as they are read
+  int64_t frozen_block = 0;                         // of those
 };
 
 // Thread-compatible: plain data.
@@ -191,6 +199,15 @@ class Parameters {
     return UpdateOf(optimizer_, model_.config, tensor).frozen;
   }
   kernels::DType WeightsOf(const Tensor& tensor) const;
+  // The format in blocks in which the tensor rests, of frozen_block() elements each; null: as
+  // WeightsOf says. Tables stay, of which a use reads a few rows, the head, and what an adapter has
+  // of fewer columns than a block.
+  const kernels::FormatRow* CodesOf(const Tensor& tensor) const {
+    const bool of_layer = tensor.layer >= 0 && tensor.shape.size() >= 2;
+    const bool whole = of_layer && frozen_ != nullptr && tensor.shape[1] % frozen_block_ == 0;
+    return whole && IsFrozen(tensor) ? frozen_ : nullptr;
+  }
+  int64_t frozen_block() const { return frozen_block_; }
   kernels::DType MomentsOf(const Tensor& tensor) const {
     return tensor.shape.size() >= 2 && !IsFrozen(tensor) ? moments_ : kernels::DType::kF32;
   }
@@ -222,11 +239,13 @@ class Parameters {
   kernels::DType MasterOf(const Tensor& tensor) const;
   kernels::DType ReadAs(const Tensor& tensor) const;
   bool IsWhole(const Unit& unit) const;
-  // Elements of whole pages of all types that a unit may have.
-  int64_t PageElements(kernels::DType master) const;
+  // Elements of whole pages of all types that a unit may have. `codes`: of its weights, or null.
+  int64_t PageElements(kernels::DType master, const kernels::FormatRow* codes) const;
   // Parameters of a unit and shards of it begin at multiples of at least so many elements.
-  int64_t AlignElements(bool of_matrices) const;
+  int64_t AlignElements(const Unit& unit) const;
   void PlaceWeights(Unit* unit, Graph* graph);
+  // Places weights that rest as codes, this rank's part of them.
+  void PlaceCodes(Unit* unit, Graph* graph);
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
   // Places one of the moments of a unit, and the scales of its blocks if it has any.
   void PlaceMoment(int moment, Unit* unit, Graph* graph);
@@ -238,7 +257,9 @@ class Parameters {
   // `field` gives the member of a parameter that the value of its view is written to.
   void AddViews(absl::FunctionRef<int&(Parameter&)> field, const char* name, const Unit& unit,
                 int region, Graph* graph);
-  void AddScaleViews(int moment, const Unit& unit, int region, Graph* graph);
+  // As AddViews, flat, where `block` elements have one of the region's.
+  void AddBlockViews(absl::FunctionRef<int&(Parameter&)> field, const char* name, const Unit& unit,
+                     int64_t block, int region, Graph* graph);
 
   const Model& model_;
   const Parallel& parallel_;
@@ -253,6 +274,8 @@ class Parameters {
   const int64_t moment_block_;
   const kernels::FormatRow* const gathers_;
   const std::optional<kernels::DType> residuals_;
+  const kernels::FormatRow* const frozen_;
+  const int64_t frozen_block_;
   std::vector<Parameter> all_;  // in the order of the forward pass
   std::vector<Unit> units_;
   std::vector<TensorUpdate> updates_;  // other than the usual ones

@@ -28,14 +28,16 @@ Slice Weights::OfParameter(int index) {
   const Parameter& parameter = parameters_.all()[index];
   const Unit& unit = parameters_.units()[parameter.unit];
   Graph& graph = builder_.graph();
-  const int lasting = Lasting(parameter);
+  const int lasting = unit.codes == nullptr ? Lasting(parameter) : kNone;
   if (lasting != kNone && graph.TierOf(graph.Whole(lasting)) == v1::DEVICE)
     return graph.Whole(lasting);
   if (!prefetched_.contains(index)) {
-    if (lasting == kNone) {
+    if (lasting != kNone) {
+      Fetch(index);
+    } else if (unit.sharded()) {
       Gather(unit);
     } else {
-      Fetch(index);
+      Decode(index);
     }
   }
   return graph.Whole(prefetched_.at(index));
@@ -56,6 +58,42 @@ void Weights::Fetch(int index) {
     const FetchScope fetch(&builder_);
     copies_.ToDevice(rest, Flat(here), name);
   }
+  prefetched_[index] = here.value;
+}
+
+Slice Weights::Fetched(const Slice& rest, const std::string& name) {
+  if (builder_.graph().TierOf(rest) == v1::DEVICE) return rest;
+  const int layer = std::exchange(builder_.layer, kNone);  // the name tells it
+  const Slice here =
+      builder_.NewValue(name, v1::PARAMETER, rest.shape.dtype, {rest.shape.Elements()});
+  builder_.layer = layer;
+  copies_.ToDevice(rest, here, name);
+  return here;
+}
+
+// Scales before codes: a fetch's last value is the one that it is for.
+void Weights::Decode(int index) {
+  Graph& graph = builder_.graph();
+  const Parameter& parameter = parameters_.all()[index];
+  const Unit& unit = parameters_.units()[parameter.unit];
+  const std::string name = parameter.name();
+  Slice codes = graph.Whole(parameter.weight), scales = graph.Whole(parameter.scales);
+  if (graph.TierOf(codes) != v1::DEVICE) {
+    const FetchScope fetch(&builder_);
+    scales = Fetched(scales, absl::StrCat("scales.", name));
+    codes = Fetched(codes, absl::StrCat("codes.", name));
+  }
+  const int layer = std::exchange(builder_.layer, kNone);  // the tensor's name tells it
+  const Slice here =
+      builder_.NewValue(absl::StrCat("decoded.", name), v1::PARAMETER, unit.dtype, parameter.shape);
+  builder_.layer = layer;
+  graph.values[here.value].parameter = index;
+  const bool had_rule = std::exchange(builder_.has_rule, false);
+  builder_.Compute(
+      Op::kDecodeBlocks,
+      kernels::BlockAttrs{.format = unit.codes->format, .block = parameters_.frozen_block()},
+      {codes, scales, Flat(here)}, absl::StrCat("decode ", name));
+  builder_.has_rule = had_rule;
   prefetched_[index] = here.value;
 }
 
@@ -80,7 +118,35 @@ void Weights::Gather(const Unit& unit) {
   }
 }
 
+void Weights::GatherCodes(const Unit& unit, Slice all) {
+  Graph& graph = builder_.graph();
+  const kernels::BlockAttrs attrs = {.format = unit.codes->format,
+                                     .block = parameters_.frozen_block()};
+  const Slice codes = Message("codes", unit, DType::kU8, unit.elements / unit.codes->packed);
+  const Slice scales = Message("scales", unit, DType::kF32, unit.elements / attrs.block);
+  const Slice own = graph.Whole(unit.master), own_scales = graph.Whole(unit.scales);
+  const bool had_rule = std::exchange(builder_.has_rule, false);
+  const auto gather = [&] {
+    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard,
+                        Fetched(own_scales, absl::StrCat("scales.own.", unit.name)), scales,
+                        absl::StrCat("gather scales of ", unit.name));
+    builder_.Collective(v1::ALL_GATHER, parallel_.groups.shard,
+                        Fetched(own, absl::StrCat("codes.own.", unit.name)), codes,
+                        absl::StrCat("gather ", unit.name));
+  };
+  if (graph.TierOf(own) != v1::DEVICE) {
+    const FetchScope fetch(&builder_);
+    gather();
+  } else {
+    gather();
+  }
+  builder_.Compute(Op::kDecodeBlocks, attrs, {codes, scales, all},
+                   absl::StrCat("decode ", unit.name));
+  builder_.has_rule = had_rule;
+}
+
 void Weights::GatherInto(const Unit& unit, Slice all) {
+  if (unit.codes != nullptr) return GatherCodes(unit, all);
   const Slice rest = builder_.graph().Whole(unit.rounded != kNone ? unit.rounded : unit.master);
   const kernels::FormatRow* format = parameters_.GathersOf(unit);
   kernels::BlockAttrs attrs;

@@ -5,7 +5,8 @@
 //
 // With layout.gather_format a rank's shard is encoded in blocks (kernels/block_codes.h), codes and
 // scales are gathered, and decoded where the weights are used: block-wise quantised all-gather,
-// Wang et al. 2023 (ZeRO++, arXiv 2306.10209, section 3.1).
+// Wang et al. 2023 (ZeRO++, arXiv 2306.10209, section 3.1). What rests as codes (Unit::codes)
+// travels as these.
 //
 // Thread-compatible.
 //
@@ -13,6 +14,7 @@
 #pragma once
 
 #include <map>
+#include <string>
 
 #include "coordinator/compiler/graph/builder.h"
 #include "coordinator/compiler/state/parameters.h"
@@ -46,12 +48,18 @@ class Weights {
  private:
   void Gather(const Unit& unit);
   void GatherInto(const Unit& unit, Slice all);
+  // As GatherInto, of what rests as codes.
+  void GatherCodes(const Unit& unit, Slice all);
   // A new value for a unit's elements, or for what their blocks have.
   Slice Message(const char* kind, const Unit& unit, kernels::DType dtype, int64_t elements);
   // This rank's piece, as it is gathered.
   Slice OnDevice(const Unit& unit, Slice rest);
   static int Lasting(const Parameter& parameter);
   void Fetch(int parameter);
+  // Of weights that rest as codes, whole on this rank.
+  void Decode(int parameter);
+  // `rest` on the device, in memory named `name` of a type of its own where it is not there.
+  Slice Fetched(const Slice& rest, const std::string& name);
 
   const Parameters& parameters_;
   const Parallel& parallel_;

@@ -10,11 +10,29 @@
 #include "kernels/optimizer_rule.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/value/state.h"
+#include "proto/program/announced_weights.h"
 #include "proto/program/grid.h"
 #include "proto/program/op_codec.h"
+#include "proto/program/state_layout.h"
 
 namespace terrace::check {
 namespace {
+
+// What rests as codes is frozen, and so is every part of it.
+absl::Status CheckBlocks(const v1::Initializer& init,
+                         const std::map<std::string, int64_t>& weights) {
+  const bool none = init.blocks() == v1::BLOCK_FORMAT_UNSPECIFIED && init.block() == 0;
+  if (none) return absl::OkStatus();
+  if (CodesOf(init).row == nullptr || !init.frozen()) {
+    return Refuse("initializer of '", init.tensor(), "': ", v1::BlockFormat_Name(init.blocks()),
+                  " in blocks of ", init.block(),
+                  " must be a format of codes, blocks a power of two from ", kernels::kLeastBlock,
+                  " to ", kernels::kInt8Block, " that divides the rows of a frozen matrix");
+  }
+  if (weights.contains(init.tensor()) == weights.contains(CodeScalesName(init.tensor())))
+    return absl::OkStatus();
+  return Refuse("initializer of '", init.tensor(), "': codes and scales must be on one stage");
+}
 
 absl::Status CheckInitializers(const v1::Program& program,
                                const std::map<std::string, int64_t>& weights) {
@@ -25,7 +43,10 @@ absl::Status CheckInitializers(const v1::Program& program,
       return Refuse("initializer of '", init.tensor(), "': there is no such weight");
     if (!seen.insert(init.tensor()).second)
       return Refuse("initializer of '", init.tensor(), "': is there twice");
-    if (weight != weights.end() && Elements(init.shape()) != weight->second) {
+    RETURN_IF_ERROR(CheckBlocks(init, weights));
+    const CodeFormat codes = CodesOf(init);
+    const int64_t packed = codes.row == nullptr ? 1 : codes.row->packed;
+    if (weight != weights.end() && Elements(init.shape()) != weight->second * packed) {
       return Refuse("initializer of '", init.tensor(),
                     "': its shape has other elements than the weight's ", weight->second);
     }
@@ -84,18 +105,27 @@ v1::DType F32Where0(v1::DType type) { return type == v1::DTYPE_UNSPECIFIED ? v1:
 
 // Weights have the type that checkpoints announce, and of what is frozen there is nothing else.
 absl::Status CheckWeightTypes(const v1::Program& program) {
-  std::map<std::string, const v1::Initializer*> initializers;
-  for (const v1::Initializer& init : program.initializers()) initializers[init.tensor()] = &init;
+  const std::map<std::string, AnnouncedWeight> announced = AnnouncedByName(program);
   for (const v1::StateRange& range : program.state()) {
-    const auto found = initializers.find(range.tensor());
-    if (found == initializers.end()) continue;
+    const auto found = announced.find(range.tensor());
+    if (found == announced.end()) continue;
+    const AnnouncedWeight& weight = found->second;
     if (range.kind() == v1::WEIGHT) {
-      const v1::DType type = F32Where0(found->second->weights());
-      if (range.dtype() == type) continue;
-      return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
-                    " is not what its initializer says, ", v1::DType_Name(type));
+      const v1::DType type = EncodeDType(weight.dtype);
+      if (range.dtype() != type) {
+        return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()),
+                      " is not what its initializer says, ", v1::DType_Name(type));
+      }
+      const bool numbers = weight.part == AnnouncedWeight::Part::kNumbers;
+      if (numbers || std::equal(range.shape().begin(), range.shape().end(), weight.shape.begin(),
+                                weight.shape.end())) {
+        continue;
+      }
+      return Refuse(RangeText(range),
+                    ": its shape is not that of the blocks that its initializer "
+                    "says");
     }
-    if (found->second->frozen())
+    if (weight.initializer->frozen())
       return Refuse(RangeText(range), ": its initializer says that the tensor is frozen");
   }
   return absl::OkStatus();
@@ -150,7 +180,9 @@ absl::Status CheckAnnounced(const v1::Program& program,
 std::set<std::string> FrozenTensors(const v1::Program& program) {
   std::set<std::string> frozen;
   for (const v1::Initializer& init : program.initializers()) {
-    if (init.frozen()) frozen.insert(init.tensor());
+    if (!init.frozen()) continue;
+    frozen.insert(init.tensor());
+    if (CodesOf(init).row != nullptr) frozen.insert(CodeScalesName(init.tensor()));
   }
   return frozen;
 }

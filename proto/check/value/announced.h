@@ -22,7 +22,7 @@ namespace terrace::check {
 absl::Status CheckAnnounced(const v1::Program& program,
                             const std::map<std::string, int64_t>& weights);
 
-// Names of the tensors that no step may change.
+// Names of the tensors that no step may change, of scales too.
 std::set<std::string> FrozenTensors(const v1::Program& program);
 
 }  // namespace terrace::check

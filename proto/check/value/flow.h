@@ -89,6 +89,7 @@ class Flow {
   void Update(int i);  // the optimizer
   void Encode(int i);
   void Decode(int i);
+  void DecodeState(int i);
   void SumCodes(int i);
   void AddInto(int i);
   void SumPieces(int i);

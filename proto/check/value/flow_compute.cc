@@ -182,6 +182,11 @@ void Flow::Encode(int i) {
 // Codes go with the scales that were made beside them; where they are weights that were gathered,
 // these were as well.
 void Flow::Decode(int i) {
+  const std::vector<Piece> codes = PiecesOf(At(i, 0));
+  const bool state = std::any_of(codes.begin(), codes.end(), [](const Piece& piece) {
+    return piece.value.role == Value::kState && piece.value.encoded_by < 0;
+  });
+  if (state) return DecodeState(i);
   const auto& attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
   const std::vector<Piece> scales = PiecesOf(At(i, 1));
   Copy(i, 0, 2, kernels::RowOf(attrs.format).packed);
@@ -204,6 +209,27 @@ void Flow::Decode(int i) {
     value.encoded_by = -1;
     value.encoded_as = {};
     content_[At(i, 2).buffer].Set(piece.bytes, values_.Number(value));
+  }
+}
+
+// Weights that rest as codes are theirs as rounded ones are: of element e is byte e over how many a
+// byte has. That the scales belong to them is asked in decoded_state.h.
+void Flow::DecodeState(int i) {
+  const auto& attrs = std::get<kernels::BlockAttrs>(sequence_->instructions[i].op->attrs);
+  const int64_t packed = kernels::RowOf(attrs.format).packed, bytes = ElementBytes(i, 2);
+  const Access& in = At(i, 0);
+  const Access& out = At(i, 2);
+  const std::vector<Piece> codes = PiecesOf(in);
+  content_[out.buffer].Set({out.offset, out.end()}, ByteMap::kNone);
+  for (const Piece& piece : codes) {
+    Value value = piece.value;
+    if (value.scatter >= 0) value = Values::Spoiled(i, "decodes a shard alone");
+    if (value.role == Value::kState) {
+      value.distance = (in.offset + value.distance) * packed - out.offset / bytes;
+      value.rounded = true;
+    }
+    const auto to = [&](int64_t byte) { return out.offset + (byte - in.offset) * packed * bytes; };
+    content_[out.buffer].Set({to(piece.bytes.begin), to(piece.bytes.end)}, values_.Number(value));
   }
 }
 

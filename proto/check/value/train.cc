@@ -11,12 +11,13 @@
 #include "base/status_macros.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/instruction/structure.h"
+#include "proto/check/value/announced.h"
+#include "proto/check/value/decoded_state.h"
 #include "proto/check/value/fixed_point.h"
 #include "proto/check/value/gradient.h"
 #include "proto/check/value/lasting.h"
 #include "proto/check/value/ranges.h"
 #include "proto/check/value/residuals.h"
-#include "proto/check/value/announced.h"
 #include "proto/check/value/weights.h"
 #include "proto/program/grid.h"
 #include "proto/program/sequences.h"
@@ -198,12 +199,14 @@ absl::Status RunTrain(const v1::Program& program, const StateIndex& state,
   Gradients gradients(program, state, train, *flow, &facts->shared);
   Updates updates(program, state, train, *flow);
   Residuals residuals(program, state, train, *flow);
+  const DecodedState decoded(program, state, train, *flow);
   FixedPoint point(program, train, flow);
   for (int i = 0; i < static_cast<int>(train.instructions.size()); ++i) {
     RETURN_IF_ERROR(point.Reach(i));
     RETURN_IF_ERROR(gradients.Check(i));
     RETURN_IF_ERROR(updates.Check(i));
     RETURN_IF_ERROR(residuals.Check(i));
+    RETURN_IF_ERROR(decoded.Check(i));
     RETURN_IF_ERROR(gradients.CheckUnused(i));
     RETURN_IF_ERROR(flow->Step(i));
   }

@@ -102,11 +102,14 @@ bool StateIndex::SameRegion(uint32_t weights, uint32_t moments, v1::StateKind ki
 
 namespace {
 
-// The scales of the range's moments are at the place of their blocks: `block` elements become one.
+// The scales of the range's moments, or codes of a frozen tensor, are at the place of their blocks:
+// `block` elements become one.
 bool ScalesInPlace(const v1::StateRange& moments, const v1::StateRange& scales, int64_t block) {
+  const std::string name =
+      scales.kind() == v1::WEIGHT ? CodeScalesName(moments.tensor()) : moments.tensor();
   const std::vector<int64_t> shape(moments.shape().begin(), moments.shape().end());
   const std::vector<int64_t> scales_shape(scales.shape().begin(), scales.shape().end());
-  if (moments.tensor() != scales.tensor() || scales_shape != ScalesShape(shape, block) ||
+  if (name != scales.tensor() || scales_shape != ScalesShape(shape, block) ||
       moments.offset() / ElementBytes(moments) != scales.offset() / ElementBytes(scales) * block ||
       moments.shard_elements() != scales.shard_elements() * block) {
     return false;

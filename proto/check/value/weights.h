@@ -40,7 +40,8 @@ class StateIndex {
   // Both buffers hold shards, and the regions hold the same places of the same tensors, as `kind`
   // in the second.
   bool SameRegion(uint32_t weights, uint32_t moments, v1::StateKind kind) const;
-  // The second buffer holds, as `kind`, the scales of blocks of so many moments of the first.
+  // The second buffer holds, as `kind`, the scales of blocks of so many elements of the first:
+  // moments or, where `kind` is WEIGHT, the codes of frozen tensors.
   bool ScalesOf(uint32_t moments, uint32_t scales, v1::StateKind kind, int64_t block) const;
 
  private:

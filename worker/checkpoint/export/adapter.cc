@@ -39,7 +39,7 @@ absl::Status WriteAdapter(const AdapterCheckpoint& checkpoint, DType dtype,
   ASSIGN_OR_RETURN(SafetensorsWriter writer,
                    SafetensorsWriter::Create(path, to_write, {{"format", "pt"}}));
   for (const StoredTensor* tensor : tensors) {
-    RETURN_IF_ERROR(AppendConverted(*tensor, dtype, &writer));
+    RETURN_IF_ERROR(AppendConverted(StoredWeight::OfNumbers(*tensor), dtype, &writer));
   }
   return writer.Finish();
 }

@@ -25,24 +25,26 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string ShapeText(const StoredTensor& tensor) {
-  return absl::StrCat(tensor.name, " [", absl::StrJoin(tensor.shape, ", "), "]");
+std::string Text(const std::string& name, const std::vector<int64_t>& shape) {
+  return absl::StrCat(name, " [", absl::StrJoin(shape, ", "), "]");
 }
 
 absl::Status CheckShapes(const AdapterCheckpoint& checkpoint, const Adapted& adapted) {
-  const bool matrices = adapted.weight.shape.size() == 2 && adapted.a.shape.size() == 2 &&
-                        adapted.b.shape.size() == 2;
+  const std::vector<int64_t>& shape = adapted.weight.shape();
+  const bool matrices =
+      shape.size() == 2 && adapted.a.shape.size() == 2 && adapted.b.shape.size() == 2;
   if (matrices) {
     const int64_t rank = checkpoint.lora().rank();
-    const int64_t in = adapted.weight.shape[checkpoint.transposed ? 0 : 1];
-    const int64_t out = adapted.weight.shape[checkpoint.transposed ? 1 : 0];
+    const int64_t in = shape[checkpoint.transposed ? 0 : 1];
+    const int64_t out = shape[checkpoint.transposed ? 1 : 0];
     if (adapted.a.shape == std::vector<int64_t>{rank, in} &&
         adapted.b.shape == std::vector<int64_t>{out, rank})
       return absl::OkStatus();
   }
-  return absl::DataLossError(absl::StrCat(
-      ShapeText(adapted.weight), ", ", ShapeText(adapted.a), " and ", ShapeText(adapted.b),
-      " are no matrix and its adapter of rank ", checkpoint.lora().rank()));
+  return absl::DataLossError(
+      absl::StrCat(Text(adapted.weight.name(), shape), ", ", Text(adapted.a.name, adapted.a.shape),
+                   " and ", Text(adapted.b.name, adapted.b.shape),
+                   " are no matrix and its adapter of rank ", checkpoint.lora().rank()));
 }
 
 bool IsOfTransposedFamily(const std::string& config_json) {
@@ -87,7 +89,9 @@ absl::StatusOr<AdapterCheckpoint> ReadAdapterCheckpoint(std::string_view checkpo
     const std::string module = *ModuleOf(name);
     if (result.modules.contains(module)) continue;
     Adapted adapted;
-    ASSIGN_OR_RETURN(adapted.weight, weights.Get(absl::StrCat(module, Absl(kWeightEnding))));
+    ASSIGN_OR_RETURN(const StoredTensor weight,
+                     weights.Get(absl::StrCat(module, Absl(kWeightEnding))));
+    ASSIGN_OR_RETURN(adapted.weight, StoredWeight::Of(weights, checkpoint, weight));
     ASSIGN_OR_RETURN(adapted.a, weights.Get(absl::StrCat(module, Absl(kLoraAEnding))));
     ASSIGN_OR_RETURN(adapted.b, weights.Get(absl::StrCat(module, Absl(kLoraBEnding))));
     RETURN_IF_ERROR(CheckShapes(result, adapted));
@@ -101,7 +105,7 @@ std::vector<std::string> TrainedBeside(const AdapterCheckpoint& checkpoint,
   const auto& groups = checkpoint.spec.train().optimizer().groups();
   std::vector<std::string> trained;
   for (const std::string& name : weights.Names()) {
-    if (IsAdapterTensor(name)) continue;
+    if (IsAdapterTensor(name) || AreScalesOfCodes(weights, name)) continue;
     const auto last = std::find_if(groups.rbegin(), groups.rend(), [&](const auto& group) {
       return ::fnmatch(group.match().c_str(), name.c_str(), 0) == 0;
     });
@@ -117,8 +121,8 @@ float ScaleOf(const v1::LoraSpec& lora) {
 
 absl::StatusOr<LowRank> ReadLowRank(const AdapterCheckpoint& checkpoint, const Adapted& adapted) {
   LowRank product;
-  product.rows = adapted.weight.shape[0];
-  product.columns = adapted.weight.shape[1];
+  product.rows = adapted.weight.shape()[0];
+  product.columns = adapted.weight.shape()[1];
   product.rank = checkpoint.lora().rank();
   product.scale = ScaleOf(checkpoint.lora());
   ASSIGN_OR_RETURN(std::vector<float> a, ReadFloats(adapted.a));

@@ -14,13 +14,14 @@
 #include "proto/v1/job.pb.h"
 #include "worker/checkpoint/export/low_rank.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
+#include "worker/checkpoint/stored_weight.h"
 
 namespace terrace {
 
 bool HasAdapter(const SafetensorsReader& weights);
 
 struct Adapted {
-  StoredTensor weight;
+  StoredWeight weight;
   StoredTensor a;  // [rank, in]
   StoredTensor b;  // [out, rank]
 };

@@ -73,20 +73,13 @@ absl::Status CheckRange(std::string_view tensor, DType dtype,
   return absl::OkStatus();
 }
 
-absl::Status AppendConverted(const StoredTensor& tensor, DType dtype, SafetensorsWriter* writer) {
-  const int64_t source_bytes = kernels::SizeOf(tensor.dtype);
-  std::vector<std::byte> source, converted;
+absl::Status AppendConverted(const StoredWeight& tensor, DType dtype, SafetensorsWriter* writer) {
+  std::vector<std::byte> converted;
   for (int64_t begin = 0; begin < tensor.elements(); begin += kExportChunkElements) {
     const int64_t count = std::min(kExportChunkElements, tensor.elements() - begin);
-    source.resize(count * source_bytes);
-    RETURN_IF_ERROR(tensor.Read(begin * source_bytes, source));
-    if (tensor.dtype == dtype) {
-      RETURN_IF_ERROR(writer->Append(source));
-      continue;
-    }
     converted.resize(count * kernels::SizeOf(dtype));
-    ConvertElements(tensor.dtype, source.data(), dtype, converted.data(), count);
-    RETURN_IF_ERROR(CheckRange(tensor.name, dtype, converted));
+    RETURN_IF_ERROR(tensor.Read(begin, dtype, converted));
+    if (tensor.dtype() != dtype) RETURN_IF_ERROR(CheckRange(tensor.name(), dtype, converted));
     RETURN_IF_ERROR(writer->Append(converted));
   }
   return absl::OkStatus();

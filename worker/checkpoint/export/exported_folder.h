@@ -19,6 +19,7 @@
 #include "kernels/tensor_view.h"
 #include "worker/checkpoint/folder.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
+#include "worker/checkpoint/stored_weight.h"
 #include "worker/data/special_tokens.h"
 
 namespace terrace {
@@ -39,7 +40,8 @@ absl::Status CheckIsConvertible(const StoredTensor& tensor, kernels::DType dtype
 // INVALID_ARGUMENT when f16 was too narrow for one of `converted`, which are of `dtype`.
 absl::Status CheckRange(std::string_view tensor, kernels::DType dtype,
                         std::span<const std::byte> converted);
-absl::Status AppendConverted(const StoredTensor& tensor, kernels::DType dtype,
+// What rests as codes is decoded.
+absl::Status AppendConverted(const StoredWeight& tensor, kernels::DType dtype,
                              SafetensorsWriter* writer);
 
 // The checkpoint's config.json, tokenizer and generation files, for weights of `dtype`.

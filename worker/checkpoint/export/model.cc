@@ -19,18 +19,20 @@ namespace {
 
 using kernels::DType;
 
-absl::Status WriteModel(const SafetensorsReader& reader, DType dtype, const std::string& path) {
-  std::vector<StoredTensor> tensors;
+absl::Status WriteModel(const SafetensorsReader& reader, std::string_view checkpoint, DType dtype,
+                        const std::string& path) {
+  std::vector<StoredWeight> tensors;
   std::vector<TensorToWrite> to_write;
   for (const std::string& name : reader.Names()) {
-    ASSIGN_OR_RETURN(StoredTensor tensor, reader.Get(name));
-    RETURN_IF_ERROR(CheckIsConvertible(tensor, dtype));
-    to_write.push_back({name, dtype, tensor.shape});
+    if (AreScalesOfCodes(reader, name)) continue;
+    ASSIGN_OR_RETURN(const StoredTensor stored, reader.Get(name));
+    ASSIGN_OR_RETURN(StoredWeight tensor, StoredWeight::Of(reader, checkpoint, stored));
+    to_write.push_back({name, dtype, tensor.shape()});
     tensors.push_back(std::move(tensor));
   }
   ASSIGN_OR_RETURN(SafetensorsWriter writer,
                    SafetensorsWriter::Create(path, to_write, {{"format", "pt"}}));
-  for (const StoredTensor& tensor : tensors) {
+  for (const StoredWeight& tensor : tensors) {
     RETURN_IF_ERROR(AppendConverted(tensor, dtype, &writer));
   }
   return writer.Finish();
@@ -49,7 +51,7 @@ absl::Status ExportCheckpoint(std::string_view checkpoint, std::string_view outp
         "it alone with --adapter, or merge the two with `terrace ckpt merge`"));
   }
   ASSIGN_OR_RETURN(PendingFolder folder, CreateExportFolder(output));
-  RETURN_IF_ERROR(WriteModel(*reader, dtype, PathIn(folder.path(), kModelFile)));
+  RETURN_IF_ERROR(WriteModel(*reader, checkpoint, dtype, PathIn(folder.path(), kModelFile)));
   RETURN_IF_ERROR(WriteModelFiles(checkpoint, dtype, special, folder.path()));
   return folder.Commit();
 }

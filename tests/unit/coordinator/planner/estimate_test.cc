@@ -7,6 +7,9 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -139,7 +142,8 @@ TEST(EstimateTest, BytesOfFrozenModelsAreNearTheArenasToo) {
       group->set_frozen(true);
     }
     const Estimator estimator(spec, model);
-    for (const char* parameters : {"f32", "bf16"}) {
+    for (const auto& [parameters, codes] :
+         {std::pair{"f32", ""}, {"bf16", ""}, {"bf16", "nf4"}, {"f32", "int8"}}) {
       for (const uint32_t zero : {0, 1, 2, 3}) {
         v1::Layout layout = TinyLayout({.precision = "bf16"});
         layout.set_data_parallel(zero > 0 ? 4 : 1);
@@ -148,6 +152,7 @@ TEST(EstimateTest, BytesOfFrozenModelsAreNearTheArenasToo) {
         layout.set_micro_batches(4);
         layout.set_recompute(zero % 2 == 0 ? "block" : "none");
         layout.set_parameter_format(parameters);
+        layout.set_frozen_format(codes);
         layout.set_bucket_bytes(int64_t{25} << 20);
         layout = Completed(layout);
         SCOPED_TRACE(absl::StrCat(frozen.back(), " ", layout.ShortDebugString()));
@@ -160,6 +165,40 @@ TEST(EstimateTest, BytesOfFrozenModelsAreNearTheArenasToo) {
       }
     }
   }
+}
+
+// What people say of QLoRA's base: 7B in 4.5 bits, tables and the head in 16.
+TEST(EstimateTest, AFrozenBaseOf7BInNf4TakesLessThanAThirdOfOneInBf16) {
+  const Model model = BuildModel(*ParseModelConfig(FindPreset("llama-2-7b")->config_json, 512));
+  v1::JobSpec spec = TinySpec();
+  spec.mutable_data()->set_sequence_length(512);
+  for (const char* match : {"*", "*norm*"}) {
+    v1::ParameterGroup* group = spec.mutable_train()->mutable_optimizer()->add_groups();
+    group->set_match(match);
+    group->set_lr_scale(1);
+    group->set_frozen(std::string(match) == "*");
+  }
+  std::map<std::string, double> weights;
+  for (const std::string codes : {"", "nf4"}) {
+    v1::Layout layout = TinyLayout({.precision = "bf16"});
+    layout.set_parameter_format("bf16");
+    layout.set_frozen_format(codes);
+    layout.set_recompute("block");
+    layout = Completed(layout);
+    const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    for (const v1::Buffer& buffer : programs->at(0).buffers()) {
+      if (buffer.class_() == v1::PARAMETER && buffer.lifetime() == v1::PERSISTENT)
+        weights[codes] += static_cast<double>(buffer.bytes());
+    }
+    const double ratio = static_cast<double>(Estimator(spec, model).DeviceBytes(layout)) /
+                         static_cast<double>(programs->at(0).arenas(0).bytes());
+    EXPECT_GT(ratio, 0.85) << codes;
+    EXPECT_LT(ratio, 1.15) << codes;
+  }
+  EXPECT_NEAR(weights[""] / 1e9, 2 * 6.738, 0.01);
+  EXPECT_NEAR(weights["nf4"] / 1e9, 4.5 / 8 * 6.476 + 2 * 0.262, 0.01);
+  EXPECT_LT(weights["nf4"], weights[""] / 3);
 }
 
 // Of what rests, waits or travels in fewer bits.

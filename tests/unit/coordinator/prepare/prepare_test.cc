@@ -202,6 +202,26 @@ TEST(PrepareTest, WhatTheConfigAsksForAndDoesNotGetIsPartOfThePlan) {
   EXPECT_THAT(prepared->plan.remarks(), ElementsAre(HasSubstr("attn_pdrop: got 0.1")));
 }
 
+TEST(PrepareTest, APlanSaysWhereAFormatOfFrozenWeightsHasNoEffect) {
+  v1::JobSpec spec = Gpt2("bf16", 1);
+  spec.mutable_formats()->set_frozen("nf4");
+  v1::ParameterGroup* group = spec.mutable_train()->mutable_optimizer()->add_groups();
+  group->set_frozen(true);
+  for (const char* match : {"*wpe*", "*.h.*.weight"}) {
+    group->set_match(match);
+    const auto prepared = Prepare(spec, MakeBudget(0, 1));
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    const bool tables = std::string(match) == "*wpe*";
+    EXPECT_EQ(prepared->plan.layout().frozen_format(), tables ? "" : "nf4");
+    EXPECT_EQ(prepared->plan.remarks_size(), tables ? 1 : 0);
+    if (tables) {
+      EXPECT_THAT(prepared->plan.remarks(0),
+                  HasSubstr("formats.frozen: nf4 has no effect: train.optimizer.groups freezes no "
+                            "matrix of a layer"));
+    }
+  }
+}
+
 TEST(PrepareTest, APlanSaysWhereGathersInEightBitsHaveNoEffectOrOnSomeMatricesAlone) {
   v1::JobSpec spec = Gpt2("bf16", 2);
   spec.mutable_layout()->set_zero(3);

@@ -328,6 +328,12 @@ TEST(JobSpecTest, FormatsAreReadByName) {
   EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {gather: int8}\n")).formats().gather(), "int8");
   EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {gather: int4}\n")),
               HasSubstr("formats.gather: got \"int4\", must be one of fp8, int8"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {frozen: int4}\n")),
+              HasSubstr("formats.frozen: got \"int4\", must be one of nf4, int8, fp8"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "formats: {frozen: nf4}\n")),
+              HasSubstr("formats.frozen: got nf4, must be accompanied by model.lora or "
+                        "train.optimizer.groups that "
+                        "freeze something"));
   EXPECT_EQ(Parse(absl::StrCat(kMinimal, "formats: {allow: {gradient: bf16, moments: int8}}\n"))
                 .formats()
                 .allow()

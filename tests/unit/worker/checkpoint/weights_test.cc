@@ -8,7 +8,7 @@
 #include "tests/unit/worker/checkpoint/state_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
-#include "worker/checkpoint/random_normal.h"
+#include "worker/checkpoint/numbers/random_normal.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/checkpoint/finite.h"
+#include "worker/checkpoint/numbers/finite.h"
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled with -O3 and without contraction (CMakeLists.txt): the loops over kBlocks vectorise, and
 // every machine rounds alike.
-#include "worker/checkpoint/random_normal.h"
+#include "worker/checkpoint/numbers/random_normal.h"
 
 #include <xxhash.h>
 
