@@ -162,8 +162,8 @@ absl::Status Fill(std::string_view path, const RankState& state) {
     if (!stored.ok()) return NotOfThisModel(path, stored.status());
     ASSIGN_OR_RETURN(const StoredWeight read, StoredWeight::Of(*model, path, *stored));
     RETURN_IF_ERROR(stored_state.AddWeight(read, tensor, weight));
-    if (weight == nullptr && kernels::SizeOf(stored->dtype) > kernels::SizeOf(tensor.dtype))
-      ++rounded;
+    const bool codes = read.dtype() == kernels::DType::kU8 || tensor.dtype == kernels::DType::kU8;
+    if (!codes && kernels::SizeOf(read.dtype()) > kernels::SizeOf(tensor.dtype)) ++rounded;
     of_weights.Note(read, weight);
   }
   if (RankOf(state.program.grid(), state.rank) == 0) {

@@ -3,6 +3,7 @@
 """Low-rank adapters (`model.lora`): they train beside a model that keeps every bit, from weights that know nothing of them, on every
 layout, go on from a checkpoint, generate text, are counted in plans, and what makes no sense is refused."""
 import json
+import pathlib
 import unittest
 
 from frozen_test import CONSTANT, tensors_of
@@ -84,6 +85,16 @@ class AdaptersTest(TerraceTest):
             job = self.adapter_job(1, self.folder / name, {**init, "model.lora": lora})
             result = self.terrace("run", job, code=None)
             self.refused(result, "holds the adapter", "which this job does not have", "terrace ckpt merge")
+
+    def test_weights_that_lose_bits_are_told(self):
+        directory = self.folder / "bits"
+        bf16 = {"train.precision": "bf16"}
+        self.train(self.adapter_job(2, directory, {**bf16, "formats.parameter": "f32"}))
+        result = self.train(self.adapter_job(4, directory, bf16))
+        logs = "".join(path.read_text() for path in pathlib.Path(result.done["logs"]).glob("**/rank.log"))
+        self.assertRegex(logs, r"the weights of \d+ frozen tensors in .* have more bits than formats.parameter gives them")
+        weights = tensors_of(self.checkpoint(directory) / "model.safetensors")
+        self.assertEqual(weights["model.layers.0.self_attn.q_proj.weight"][0], "BF16")
 
     def test_groups_say_what_they_train(self):
         job = self.job({"model.config": LLAMA, "model.lora": LORA, "train.optimizer.groups": {"*norm*": {"weight_decay": 0}}})

@@ -116,7 +116,8 @@ TEST(FormatTest, RowsSayWhatAnElementTakes) {
   EXPECT_EQ(FindFormat("f32")->BitsAnElement(), 32);
   EXPECT_EQ(FindFormat("bf16")->BitsAnElement(), 16);
   EXPECT_EQ(FindFormat("int8")->BitsAnElement(), 8 * (1 + 4.0 / 256));
-  EXPECT_EQ(FindFormat("nf4"), nullptr);
+  EXPECT_EQ(FindFormat("nf4")->BitsAnElement(), 4 + 32.0 / 64);
+  EXPECT_EQ(FindFormat("nf3"), nullptr);
   for (const FormatRow& row : kFormats) EXPECT_EQ(&RowOf(row.format), &row);
 }
 
