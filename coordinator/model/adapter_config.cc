@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxRank = 1 << 16;
 constexpr double kMinAlpha = 1e-6, kMaxAlpha = 1e6;  // as of model.lora.alpha
 constexpr size_t kMaxTargets = 4096, kMaxTargetBytes = 256;
-// Of keys that are not known here, those that are named.
+// So many of the unknown keys are named, each cut to so many bytes.
 constexpr size_t kUnknownShown = 5, kMaxKeyBytes = 64;
 constexpr char kLeftOut[] = "left out or null";
 constexpr char kAllLinear[] = "all-linear";

@@ -154,7 +154,7 @@ class Moments {
            Residuals();
   }
 
-  // Of what the next two count, by weights that rest as codes.
+  // What codes save of the frozen weights, which Frozen and Lasting count as if decoded.
   int64_t Saved() const {
     const int64_t saved = Part(1 - coded_share_, InWeights(layout_, coded_));
     if (WholeFromShards(layout_)) return saved;
@@ -197,7 +197,7 @@ class Moments {
   // which `table` bytes are a table's.
   int64_t Visiting(int64_t bytes, int64_t table = 0) const {
     const int64_t weights = InWeights(layout_, whole_), visiting = InWeights(layout_, bytes);
-    // Those of a layer that were decoded for a use.
+    // A layer has its frozen weights decoded while it uses them.
     const int64_t decoded = InWeights(layout_, std::min(coded_, layer_));
     if (layout_.zero_stage() == 0)
       return std::max(std::min(Part(away_.weights, weights), visiting), decoded);

@@ -17,7 +17,7 @@ enum class Way {
   kVocabulary,  // of a table
 };
 
-// Of an adapter A is split where the layer's inputs are, B where its outputs are.
+// Where ranks split a layer's inputs they split A of its adapter; where they split outputs, B.
 Way WayOf(TensorRole role) {
   using enum TensorRole;
   if (IsAdapter(role)) {
@@ -50,7 +50,7 @@ Way WayOf(TensorRole role) {
   }
 }
 
-// Whether it is split by the heads of keys and values.
+// True where ranks split the tensor by the heads of keys and values.
 bool IsKeyOrValue(TensorRole role) {
   using enum TensorRole;
   return role == kK || role == kV || role == kKBias || role == kVBias || role == kKLoraB ||

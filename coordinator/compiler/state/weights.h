@@ -56,7 +56,7 @@ class Weights {
   Slice OnDevice(const Unit& unit, Slice rest);
   static int Lasting(const Parameter& parameter);
   void Fetch(int parameter);
-  // Of weights that rest as codes, whole on this rank.
+  // Decodes weights that rest as codes and that this rank holds whole.
   void Decode(int parameter);
   // `rest` on the device, in memory named `name` of a type of its own where it is not there.
   Slice Fetched(const Slice& rest, const std::string& name);
