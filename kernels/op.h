@@ -83,8 +83,9 @@ enum class Op : uint8_t {
 
   // Rotary embedding, Su et al. 2021 (arXiv 2104.09864), Hugging Face "rotate half" pairing (i, i +
   // d/2), in place.
-  //   x[T,heads,d] U (rows may be strided), table[P,d] f32 R: row p holds cos of the d/2 angles,
-  //   then sin of them.  RopeAttrs
+  //   x[T,heads,d] U (rows may be strided), table[P,r] f32 R: row p holds cos of the r/2 angles,
+  //   then sin of them. The first r <= d of each head are rotated, in pairs (i, i + r/2).
+  //   RopeAttrs
   kRope,
 
   // Causal flash attention (Dao 2023, arXiv 2307.08691), grouped queries, optional sliding window;
@@ -209,7 +210,14 @@ enum class Op : uint8_t {
   kSumBlocks,
   // x *= scale.   x U.        ScaleAttrs
   kScale,
-  kLastOp = kScale,
+  // Dropout, Srivastava et al. 2014 ("Dropout: a simple way to prevent neural networks from
+  // overfitting"): y = (+=) x / (1 - p), and 0 where the element's random bits say so
+  // (kernels/dropout.h). They are those of the token and the column, so that the same op on dy is
+  // the gradient. y may be the memory of x.
+  //   x[n,d] R (rows may be strided), places[T,2] i32 R: {position in its sequence, number of the
+  //   sequence in the run} of each token, y[n,d] W|U.        DropoutAttrs
+  kDropout,
+  kLastOp = kDropout,
 };
 
 constexpr bool IsUpdate(Op op) {
@@ -248,8 +256,19 @@ struct EmbeddingAttrs {
 };
 struct NormAttrs {
   float epsilon = 1e-5f;
-  bool accumulate = false;  // gradients of weight and bias are added to instead of written
+  bool accumulate = false;   // gradients of weight and bias are added to instead of written
+  bool unit_offset = false;  // of an RMSNorm: its factor is 1 + weight
   bool operator==(const NormAttrs&) const = default;
+};
+enum class Activation : uint8_t {
+  kGeluTanh = 0,
+  kGelu,  // x Phi(x), by erf
+  kRelu,
+  kSilu,
+};
+struct ActivationAttrs {
+  Activation activation = Activation::kGeluTanh;
+  bool operator==(const ActivationAttrs&) const = default;
 };
 // What happens to the product before it is stored, and what `aux` means.
 enum class Epilogue : uint8_t {
@@ -347,6 +366,17 @@ struct LossAttrs {
   LossTerms terms = {};
   bool operator==(const LossAttrs&) const = default;
 };
+struct DropoutAttrs {
+  float probability = 0;  // of an element to be dropped; at least 0, below 1
+  uint64_t seed = 0;
+  uint32_t site = 0;  // which of the values that are dropped in a pass; each has other bits
+  // Ranks that have x's rows, or its columns, in parts, this rank the part `shard`; the places are
+  // those of all rows. At most one is above 1.
+  int64_t row_shards = 1, column_shards = 1;
+  int64_t shard = 0;  // of this rank; not part of a program
+  bool accumulate = false;
+  bool operator==(const DropoutAttrs&) const = default;
+};
 struct FillAttrs {
   float value = 0;
   bool operator==(const FillAttrs&) const = default;
@@ -386,10 +416,10 @@ struct BlockAttrs {
   bool operator==(const BlockAttrs&) const = default;
 };
 
-using OpAttrs =
-    std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs,
-                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, UpdateAttrs, AttentionBlockAttrs,
-                 CrossEntropyAttrs, ScaleAttrs, PermuteAttrs, BlockAttrs>;
+using OpAttrs = std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs,
+                             RopeAttrs, AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs,
+                             UpdateAttrs, AttentionBlockAttrs, CrossEntropyAttrs, ScaleAttrs,
+                             PermuteAttrs, BlockAttrs, ActivationAttrs, DropoutAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 

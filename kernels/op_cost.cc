@@ -27,6 +27,9 @@ struct ElementCost {
 constexpr int64_t kGeluFlops = 8;
 constexpr int64_t kGeluGradFlops = 16;
 
+// A block of Philox, of some 60 operations, has the bits of eight elements.
+constexpr int64_t kDropoutFlops = 9;
+
 ElementCost CostOfElement(Op op) {
   switch (op) {
     case Op::kEmbedding: return {.operand = 3, .optional = 2, .optional_flops = 1};
@@ -54,6 +57,7 @@ ElementCost CostOfElement(Op op) {
     case Op::kDecodeBlocks: return {.operand = 2, .flops = 1};
     case Op::kSumBlocks: return {.operand = 2, .flops = 2};  // of a part
     case Op::kScale: return {.operand = 0, .flops = 1};
+    case Op::kDropout: return {.operand = 0, .flops = kDropoutFlops};
     default: return {};
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -127,6 +128,32 @@ std::string CheckRope(const OpRow& row, const RopeAttrs& attrs, Operands operand
 std::string CheckScale(const OpRow& row, const ScaleAttrs& attrs) {
   if (std::isfinite(attrs.scale)) return "";
   return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite");
+}
+
+std::string CheckDropout(const OpRow& row, const DropoutAttrs& attrs, Operands operands) {
+  constexpr int kX = 0, kPlaces = 1;
+  if (!(attrs.probability >= 0 && attrs.probability < 1)) {
+    return ComplainAttr(row, "probability", std::to_string(attrs.probability),
+                        "be at least 0 and below 1");
+  }
+  const int64_t shards = std::max(attrs.row_shards, attrs.column_shards);
+  if (std::min(attrs.row_shards, attrs.column_shards) != 1) {
+    return ComplainAttr(row, "row_shards", Number(attrs.row_shards),
+                        "be 1, or column_shards must be, which is " + Number(attrs.column_shards));
+  }
+  if (attrs.shard < 0 || attrs.shard >= shards) {
+    return ComplainAttr(row, "shard", Number(attrs.shard), "be 0 to " + Number(shards - 1));
+  }
+  const int64_t rows = operands[kPlaces].size[0];
+  if (rows % attrs.row_shards != 0 || rows / attrs.row_shards != operands[kX].size[0]) {
+    return Complain(row, kPlaces, operands[kPlaces],
+                    "have a row for each of x's " + Number(operands[kX].size[0]) + " rows on " +
+                        Number(attrs.row_shards) + " ranks");
+  }
+  // A column and the block of its bits are counted in 32 bits.
+  if (operands[kX].size[1] <= std::numeric_limits<int32_t>::max() / attrs.column_shards) return "";
+  return ComplainAttr(row, "column_shards", Number(attrs.column_shards),
+                      "give fewer than 2^31 columns over all shards");
 }
 
 // Attention and the LM head know no fp8: their bf16 is its companion.
@@ -374,6 +401,8 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       return CheckMatmul(row, std::get<MatmulAttrs>(attrs), operands);
     case Op::kScale:
       return CheckScale(row, std::get<ScaleAttrs>(attrs));
+    case Op::kDropout:
+      return CheckDropout(row, std::get<DropoutAttrs>(attrs), operands);
     case Op::kRope:
       return CheckRope(row, std::get<RopeAttrs>(attrs), operands);
     case Op::kAttention:

@@ -172,6 +172,9 @@ constexpr OpRow kRows[] = {
      {Dense("codes", "p,c", kU8, kRead), Dense("scales", "p,b", kF32, kRead),
       Dense("y", "n", kFloat, kWrite)}},
     {Op::kScale, "scale", AttrsOf<ScaleAttrs>(), {Rows("x", "..", kFloat, kUpdate)}},
+    {Op::kDropout, "dropout", AttrsOf<DropoutAttrs>(),
+     {Rows("x", "n,d", kAct, kRead), Dense("places", "T,2", kI32, kRead),
+      Rows("y", "n,d", kAct, kSum)}},
 };
 // clang-format on
 

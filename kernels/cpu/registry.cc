@@ -55,6 +55,7 @@ constexpr Entry kKernels[] = {
     {Op::kDecodeBlocks, DecodeBlocks},
     {Op::kSumBlocks, SumCodes},
     {Op::kScale, Scale},
+    {Op::kDropout, Dropout},
 };
 
 constexpr bool EntriesFollowTheEnum() {

@@ -87,6 +87,8 @@ Kernel Find(Op op) {
       return SumCodes;
     case Op::kScale:
       return Scale;
+    case Op::kDropout:
+      return Dropout;
   }
   return nullptr;
 }

@@ -161,6 +161,22 @@ absl::StatusOr<OpAttrs> DecodeBlock(const v1::BlockAttrs& m) {
   return attrs;
 }
 
+absl::StatusOr<OpAttrs> DecodeActivation(const v1::ActivationAttrs& m) {
+  if (v1::Activation_IsValid(m.activation()))
+    return kernels::ActivationAttrs{static_cast<kernels::Activation>(m.activation())};
+  return absl::InvalidArgumentError(absl::StrCat(
+      "activation: got ", static_cast<int>(m.activation()), ", must be one of v1::Activation"));
+}
+
+OpAttrs DecodeDropout(const v1::DropoutAttrs& m) {
+  return kernels::DropoutAttrs{.probability = m.probability(),
+                               .seed = m.seed(),
+                               .site = m.site(),
+                               .row_shards = m.row_shards() == 0 ? 1 : m.row_shards(),
+                               .column_shards = m.column_shards() == 0 ? 1 : m.column_shards(),
+                               .accumulate = m.accumulate()};
+}
+
 absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
   switch (c.attrs_case()) {
     case ComputeOp::ATTRS_NOT_SET:
@@ -168,7 +184,9 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
     case ComputeOp::kEmbedding:
       return DecodeEmbedding(c.embedding());
     case ComputeOp::kNorm:
-      return kernels::NormAttrs{.epsilon = c.norm().epsilon(), .accumulate = c.norm().accumulate()};
+      return kernels::NormAttrs{.epsilon = c.norm().epsilon(),
+                                .accumulate = c.norm().accumulate(),
+                                .unit_offset = c.norm().unit_offset()};
     case ComputeOp::kMatmul:
       return DecodeMatmul(c.matmul());
     case ComputeOp::kAccumulate:
@@ -198,6 +216,10 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
       return DecodePermute(c.permute());
     case ComputeOp::kBlock:
       return DecodeBlock(c.block());
+    case ComputeOp::kActivation:
+      return DecodeActivation(c.activation());
+    case ComputeOp::kDropout:
+      return DecodeDropout(c.dropout());
   }
   return absl::InvalidArgumentError("attributes of an unknown kind");
 }
@@ -249,6 +271,8 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kDecodeBlocks:
     case Op::kSumBlocks:
       return kernels::BlockAttrs{};
+    case Op::kDropout:
+      return kernels::DropoutAttrs{};
     case Op::kGelu:
     case Op::kGeluGrad:
     case Op::kSwiglu:
@@ -319,6 +343,8 @@ void ResolveRank(const Coordinates& rank, OpAttrs* attrs) {
     a->context.index = rank.context;
   } else if (auto* a = std::get_if<kernels::CrossEntropyAttrs>(attrs)) {
     a->shard = rank.tensor;
+  } else if (auto* a = std::get_if<kernels::DropoutAttrs>(attrs)) {
+    if (a->row_shards > 1 || a->column_shards > 1) a->shard = rank.tensor;
   }
 }
 

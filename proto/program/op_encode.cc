@@ -41,6 +41,7 @@ struct Encoder {
   void operator()(const kernels::NormAttrs& a) const {
     out->mutable_norm()->set_epsilon(a.epsilon);
     out->mutable_norm()->set_accumulate(a.accumulate);
+    if (a.unit_offset) out->mutable_norm()->set_unit_offset(true);
   }
   void operator()(const kernels::MatmulAttrs& a) const {
     v1::MatmulAttrs* m = out->mutable_matmul();
@@ -120,6 +121,18 @@ struct Encoder {
     m->set_block(a.block);
     if (a.runs > 1) m->set_runs(a.runs);
     if (a.parts > 1) m->set_parts(a.parts);
+  }
+  void operator()(const kernels::ActivationAttrs& a) const {
+    out->mutable_activation()->set_activation(static_cast<v1::Activation>(a.activation));
+  }
+  void operator()(const kernels::DropoutAttrs& a) const {
+    v1::DropoutAttrs* m = out->mutable_dropout();
+    m->set_probability(a.probability);
+    m->set_seed(a.seed);
+    m->set_site(a.site);
+    if (a.row_shards > 1) m->set_row_shards(a.row_shards);
+    if (a.column_shards > 1) m->set_column_shards(a.column_shards);
+    m->set_accumulate(a.accumulate);
   }
 };
 

@@ -122,6 +122,32 @@ void AddLoss(const Form& form, CaseList* list) {
   }
 }
 
+// Whole, with rows and with columns split over ranks, whose parts need not begin on a block of
+// random bits; in place, and added to what is there.
+void AddDropout(const Form& form, CaseList* list) {
+  const TensorShape x = form.Act({57, 2100});
+  const TensorShape tokens = Dense(kI32, {57, 2});
+  const DropoutAttrs attrs = {.probability = 0.1f, .seed = 77, .site = 3};
+  list->Add(Op::kDropout, form.name, attrs, {x, tokens, x});
+  list->Add(Op::kDropout, form.name + "_in_place", attrs, {x, tokens, x}).shared = {{2, 0}};
+  DropoutAttrs more = attrs;
+  more.accumulate = true;
+  more.probability = 0.5f;
+  list->Add(Op::kDropout, form.name + "_acc", more, {x, tokens, x});
+  DropoutAttrs rows = attrs;
+  rows.row_shards = 3;
+  rows.shard = 2;
+  list->Add(Op::kDropout, form.name + "_rows", rows, {x, Dense(kI32, {171, 2}), x});
+  DropoutAttrs columns = attrs;
+  columns.column_shards = 4;
+  columns.shard = 1;
+  columns.site = 4;
+  list->Add(Op::kDropout, form.name + "_columns", columns,
+            {form.Act({31, 77}), Dense(kI32, {31, 2}), form.Act({31, 77})});
+  list->Add(Op::kDropout, form.name + "_none", DropoutAttrs{.seed = 1},
+            {form.Act({3, 5}), Dense(kI32, {3, 2}), form.Act({3, 5})});
+}
+
 void AddCopies(const Form& form, CaseList* list) {
   list->Add(Op::kGatherRows, form.name, NoAttrs{},
             {form.Act({90, 70}), Dense(kI32, {1000}), form.Act({1000, 70})});
@@ -168,6 +194,7 @@ void AddCopies(const Form& form, CaseList* list) {
     }
   }
   list->Add(Op::kScale, form.name, ScaleAttrs{.scale = 1.7f}, {form.Act({211, 333})});
+  AddDropout(form, list);
   list->Add(Op::kFill, form.name, FillAttrs{.value = 0.375f}, {form.Act({211, 333})});
   list->Add(Op::kFill, form.name + "_zero", FillAttrs{}, {form.Act({3, 5, 7})});
 }
@@ -261,6 +288,8 @@ OpAttrs GradientAttrs(const GradientRule& rule, const OpCase& forward, bool accu
 }
 
 bool HasGradient(const GradientRule& rule, const OpCase& forward) {
+  const auto* dropout = std::get_if<DropoutAttrs>(&forward.attrs);
+  if (dropout != nullptr && dropout->accumulate) return false;
   if (rule.gradient != Op::kBiasGrad) return true;
   const auto& matmul = std::get<MatmulAttrs>(forward.attrs);
   return !forward.operands[3].absent() && matmul.epilogue == Epilogue::kNone;
@@ -405,6 +434,7 @@ const std::vector<GradientRule>& GradientRules() {
        Op::kSwigluGrad,
        {Seed(2), Forward(0), Forward(1), Derivative(0), Derivative(1)}},
       {Op::kRope, Op::kRope, {{Source::kSeedDerivative, 0}, Forward(1)}},
+      {Op::kDropout, Op::kDropout, {Seed(2), Forward(1), Derivative(0)}},
       {Op::kAttention,
        Op::kAttentionGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Forward(4), Seed(3), Derivative(0),
@@ -455,7 +485,7 @@ std::vector<OpCase> AllCases() {
   for (const OpCase& forward : ForwardCases()) {
     list.Add(forward);
     for (const GradientRule& rule : GradientRules()) {
-      if (rule.forward != forward.op || rule.gradient == Op::kRope) continue;
+      if (rule.forward != forward.op || rule.gradient == rule.forward) continue;
       if (!HasGradient(rule, forward)) continue;
       const auto shared_forward = std::make_shared<const OpCase>(forward);
       const OpCase gradient = GradientOf(rule, shared_forward, false);

@@ -41,6 +41,7 @@ double BoundOf(Op op) {
     case Op::kDecodeBlocks:
     case Op::kSumBlocks:
     case Op::kScale:
+    case Op::kDropout:
       return 1e-6;
     case Op::kEmbeddingGrad:
     case Op::kLayerNorm:

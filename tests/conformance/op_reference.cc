@@ -9,6 +9,7 @@
 #include <numbers>
 
 #include "kernels/block_codes.h"
+#include "kernels/philox.h"
 #include "tests/conformance/attention_reference.h"
 #include "tests/conformance/layout_reference.h"
 #include "tests/conformance/norm_reference.h"
@@ -194,6 +195,31 @@ void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operand
         operands[4][t * h + i] += g * operands[1][v * h + i];
         if (of_weight) operands[5][v * h + i] += g * hidden[i];
       }
+    }
+  }
+}
+
+// Element by element, from the definition in kernels/dropout.h.
+void DropoutRef(const DropoutAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t rows = shapes[0].size[0], columns = shapes[0].size[1];
+  const int64_t first_row = attrs.row_shards > 1 ? attrs.shard * rows : 0;
+  const int64_t first_column = attrs.column_shards > 1 ? attrs.shard * columns : 0;
+  const double below = std::round(static_cast<double>(attrs.probability) * 65536);
+  const PhiloxBlock key =
+      Philox({{attrs.site, 0, 0x64726f70, 0}},
+             {{static_cast<uint32_t>(attrs.seed), static_cast<uint32_t>(attrs.seed >> 32)}});
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto position = static_cast<uint32_t>(operands[1][2 * (first_row + i)]);
+    const auto sequence = static_cast<uint32_t>(operands[1][2 * (first_row + i) + 1]);
+    for (int64_t j = 0; j < columns; ++j) {
+      const int64_t column = first_column + j;
+      const PhiloxBlock block = Philox({{static_cast<uint32_t>(column / 8), position, sequence, 0}},
+                                       {{key.word[0], key.word[1]}});
+      const uint32_t word = block.word[column % 8 / 2];
+      const uint32_t bits = column % 2 == 0 ? word & 0xffff : word >> 16;
+      const double kept = bits < below ? 0 : operands[0][i * columns + j] / (1 - below / 65536);
+      double& y = operands[2][i * columns + j];
+      y = attrs.accumulate ? y + kept : kept;
     }
   }
 }
@@ -513,6 +539,8 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
     case Op::kScale:
       return MapTo(operands, 0, 0,
                    [&](size_t i) { return std::get<ScaleAttrs>(attrs).scale * operands[0][i]; });
+    case Op::kDropout:
+      return DropoutRef(std::get<DropoutAttrs>(attrs), shapes, operands);
     case Op::kSquaredNorm:
       operands[1] = {std::get<ScaleAttrs>(attrs).scale *
                      Dot(operands[0].data(), operands[0].data(), shapes[0].Elements())};

@@ -19,6 +19,8 @@ int64_t RowsLookedUp(const OpCase& op_case) {
       return op_case.operands[2].absent() ? 1 : op_case.operands[2].rows() * Shards(op_case);
     case Op::kGatherRows:
       return op_case.operands[0].rows();
+    case Op::kDropout:
+      return 100'000'000;  // positions and numbers of sequences
     default:
       return op_case.operands[1].rows();  // targets among the vocabulary
   }

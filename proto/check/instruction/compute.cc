@@ -92,6 +92,8 @@ bool MayBeSame(Op op, int a, int b) {
       return is(2, 4);
     case Op::kGelu:
       return is(0, 1);
+    case Op::kDropout:
+      return is(0, 2);
     case Op::kGeluGrad:
       return is(0, 2);
     case Op::kSwigluGrad:

@@ -20,13 +20,15 @@ bool ChangesInPlace(Op op) {
          op == Op::kScale;
 }
 
-// Operands that depend on the rank's shard of the vocabulary (ResolveRank in
+// Operands that depend on the rank's shard of the vocabulary, of rows or of columns (ResolveRank in
 // proto/program/op_codec.h).
 bool DependsOnTensorRank(const DecodedOp& op, int operand) {
   if (const auto* embedding = std::get_if<kernels::EmbeddingAttrs>(&op.attrs)) {
     const bool positions = op.op == Op::kEmbeddingGrad && operand == 3;
     return embedding->shard_rows > 0 && !positions;
   }
+  if (const auto* dropout = std::get_if<kernels::DropoutAttrs>(&op.attrs))
+    return dropout->row_shards > 1 || dropout->column_shards > 1;
   return op.op == Op::kCrossEntropyRows || op.op == Op::kCrossEntropyGrad;
 }
 

@@ -55,6 +55,13 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
                                    .accumulate_keys = true},
       kernels::CrossEntropyAttrs{.shard_rows = 7, .vocabulary = 13, .accumulate = true},
       kernels::ScaleAttrs{.scale = 0.5f},
+      kernels::ActivationAttrs{kernels::Activation::kSilu},
+      kernels::DropoutAttrs{.probability = 0.25f,
+                            .seed = uint64_t{5} << 40,
+                            .site = 7,
+                            .row_shards = 1,
+                            .column_shards = 4,
+                            .accumulate = true},
       kernels::PermuteAttrs{.order = {3, 1, 0, 2}},
       kernels::BlockAttrs{
           .format = kernels::Format::kInt4Linear, .block = 32, .runs = 3, .parts = 5},
@@ -100,6 +107,12 @@ TEST(OpCodecTest, OnlyARankKnowsItsShardAndShare) {
   ResolveRank(rank, &embedding);
   EXPECT_EQ(std::get<kernels::EmbeddingAttrs>(embedding).shard, 2);
   EXPECT_EQ(std::get<kernels::EmbeddingAttrs>(embedding).context.index, 1);
+  OpAttrs dropout = kernels::DropoutAttrs{.column_shards = 4};
+  ResolveRank(rank, &dropout);
+  EXPECT_EQ(std::get<kernels::DropoutAttrs>(dropout).shard, 2);
+  OpAttrs whole_dropout = kernels::DropoutAttrs{};
+  ResolveRank(rank, &whole_dropout);
+  EXPECT_EQ(std::get<kernels::DropoutAttrs>(whole_dropout).shard, 0);
   OpAttrs whole = kernels::EmbeddingAttrs{};
   ResolveRank(rank, &whole);
   EXPECT_EQ(std::get<kernels::EmbeddingAttrs>(whole), kernels::EmbeddingAttrs{});
