@@ -43,7 +43,8 @@ class TimeTest(ServiceTest):
         print(f"\n  idle coordinator with two workers: {share:.2%} of a core, {resident / 1e6:.1f} MB")
         self.assertLess(share, IDLE_CPU_LIMIT)
         self.assertLess(resident, IDLE_RSS_LIMIT)
-        self.assertEqual(len(processes(self.mark)), 3)
+        # A worker whose profile was taken on a busy machine measures it once more when it is idle; nothing else stays.
+        self.wait_until(lambda: len(processes(self.mark)) == 3, "the coordinator and two workers are all that runs", 60)
 
     def cpu_seconds(self, pid):
         """From the scheduler's own count in nanoseconds: ticks of 10 ms are too coarse for one percent."""
