@@ -111,7 +111,9 @@ class ExactIo final : public SequenceIo {
   // By where the weights lie that they are to update.
   const std::map<const std::byte*, Values>& gradients() const { return gradients_; }
 
-  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+  void LoadBatch(int micro_batch, const BatchTarget& batch) override {
+    const std::span<int32_t> tokens = batch.tokens;
+    const std::span<int32_t> targets = batch.targets;
     rows_->LoadBatch(micro_batch, tokens, targets);
   }
   void LoadSchedule(std::span<float, 4> schedule) override { rows_->LoadSchedule(schedule); }

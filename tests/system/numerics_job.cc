@@ -65,7 +65,7 @@ void LoadWeights(const v1::Program& program, std::span<std::byte* const> arenas,
 class PositionIo final : public SequenceIo {
  public:
   PositionIo(std::span<const int32_t> row, int32_t position) : row_(row), position_(position) {}
-  void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
+  void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4>) override {}
   void LoadPrompt(std::span<int32_t> tokens, std::span<int32_t> index) override {
     std::copy(row_.begin(), row_.end(), tokens.begin());

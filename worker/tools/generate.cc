@@ -41,7 +41,7 @@ struct GenerateOptions {
 class PromptIo final : public SequenceIo {
  public:
   explicit PromptIo(const std::vector<int32_t>& ids) : ids_(ids) {}
-  void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
+  void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4>) override {}
   // What follows the text does not matter: attention is causal.
   void LoadPrompt(std::span<int32_t> tokens, std::span<int32_t> index) override {

@@ -17,14 +17,16 @@ RowCutter::RowCutter(const v1::StepRules& rules, const kernels::TokenShare& shar
       tokens_(rules.sequence_length()),
       targets_(rules.sequence_length()) {}
 
-void RowCutter::Load(const ReadRow& read, std::span<int32_t> tokens, std::span<int32_t> targets) {
-  const auto length = static_cast<int64_t>(std::max(tokens.size(), targets.size())) / rows_;
+void RowCutter::Load(const ReadRow& read, int64_t first_sequence, const BatchTarget& batch) {
+  const size_t wanted = std::max(batch.tokens.size(), batch.targets.size());
+  const auto length = static_cast<int64_t>(std::max(wanted, batch.places.size() / 2)) / rows_;
   const std::span row_tokens = std::span(tokens_).first(length * share_.ranks);
   const std::span row_targets = std::span(targets_).first(length * share_.ranks);
   for (int64_t i = 0; i < rows_; ++i) {
-    read(i, row_tokens, row_targets);
-    Cut(row_tokens, i, length, tokens);
-    Cut(row_targets, i, length, targets);
+    if (wanted > 0) read(i, row_tokens, row_targets);
+    Cut(row_tokens, i, length, batch.tokens);
+    Cut(row_targets, i, length, batch.targets);
+    FillPlaces(i, length, first_sequence + i, batch.places);
   }
 }
 
@@ -35,15 +37,25 @@ void RowCutter::Cut(std::span<const int32_t> row, int64_t i, int64_t length,
   for (int64_t t = 0; t < length; ++t) out[t] = row[share_.Position(t, length)];
 }
 
+void RowCutter::FillPlaces(int64_t i, int64_t length, int64_t sequence,
+                           std::span<int32_t> places) const {
+  if (places.empty()) return;
+  const std::span<int32_t> out = places.subspan(2 * i * length, 2 * length);
+  for (int64_t t = 0; t < length; ++t) {
+    out[2 * t] = static_cast<int32_t>(share_.Position(t, length));
+    out[2 * t + 1] = static_cast<int32_t>(static_cast<uint32_t>(sequence));
+  }
+}
+
 // Micro-batch j of data-parallel rank r of D holds rows (j * D + r) * micro_batch + i of the global
 // batch: whatever the layout, the same rows make up the step.
-void TrainIo::LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) {
+void TrainIo::LoadBatch(int micro_batch, const BatchTarget& batch) {
   const int64_t rows = rules_.micro_batch();
   const int64_t first = (micro_batch * int64_t{rules_.data_parallel()} + data_rank_) * rows;
   const auto read = [&](int64_t i, std::span<int32_t> row_tokens, std::span<int32_t> row_targets) {
     dataset_.TrainRow(step_, first + i, GlobalBatch(rules_), row_tokens, row_targets);
   };
-  cutter_.Load(std::ref(read), tokens, targets);
+  cutter_.Load(std::ref(read), step_ * GlobalBatch(rules_) + first, batch);
 }
 
 int32_t TrainIo::Updates() const { return static_cast<int32_t>(loss_scale_.Scheduled(step_)); }
@@ -64,12 +76,12 @@ void TrainIo::Output(v1::OutputKind kind, std::span<const float> values) {
   loss_scale_.Update(stats_.skipped);
 }
 
-void EvalIo::LoadBatch(int, std::span<int32_t> tokens, std::span<int32_t> targets) {
+void EvalIo::LoadBatch(int, const BatchTarget& batch) {
   const int64_t first = (batch_ * rules_.data_parallel() + data_rank_) * rules_.micro_batch();
   const auto read = [&](int64_t i, std::span<int32_t> row_tokens, std::span<int32_t> row_targets) {
     dataset_.ValidationRow(first + i, row_tokens, row_targets);
   };
-  cutter_.Load(std::ref(read), tokens, targets);
+  cutter_.Load(std::ref(read), first, batch);
 }
 
 void EvalIo::Output(v1::OutputKind kind, std::span<const float> values) {

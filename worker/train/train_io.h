@@ -40,12 +40,14 @@ class RowCutter {
   // Row i of the dataset, whole.
   using ReadRow =
       std::function<void(int64_t i, std::span<int32_t> tokens, std::span<int32_t> targets)>;
-  // Fills both with their shares of rows 0, 1, ..., one after the other; one may be empty.
-  void Load(const ReadRow& read, std::span<int32_t> tokens, std::span<int32_t> targets);
+  // Fills tokens and targets with their shares of rows 0, 1, ..., one after the other, and places
+  // with those of the sequences numbered `first_sequence` + 0, 1, ...
+  void Load(const ReadRow& read, int64_t first_sequence, const BatchTarget& batch);
 
  private:
   // Of row i; `length` tokens of it are this rank's.
   void Cut(std::span<const int32_t> row, int64_t i, int64_t length, std::span<int32_t> batch) const;
+  void FillPlaces(int64_t i, int64_t length, int64_t sequence, std::span<int32_t> places) const;
 
   const int64_t rows_;
   const kernels::TokenShare share_;
@@ -70,7 +72,7 @@ class TrainIo final : public SequenceIo {
   LossScale& loss_scale() { return loss_scale_; }
   const LossScale& loss_scale() const { return loss_scale_; }
 
-  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override;
+  void LoadBatch(int micro_batch, const BatchTarget& batch) override;
   void LoadSchedule(std::span<float, 4> schedule) override;
   int32_t Updates() const override;
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
@@ -100,7 +102,7 @@ class EvalIo final : public SequenceIo {
   double loss() const { return tokens_ > 0 ? loss_sum_ / tokens_ : 0; }
   int64_t tokens() const { return static_cast<int64_t>(tokens_); }
 
-  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override;
+  void LoadBatch(int micro_batch, const BatchTarget& batch) override;
   void LoadSchedule(std::span<float, 4>) override {}
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override;

@@ -39,7 +39,10 @@ absl::Status Upload(const PreparedInstruction& instruction, SequenceIo*) {
 
 absl::Status RunLoadBatch(const PreparedInstruction& instruction, SequenceIo* io) {
   const auto& views = HostSide(instruction);
-  io->LoadBatch(instruction.micro_batch, Values<int32_t>(views[0]), Values<int32_t>(views[1]));
+  io->LoadBatch(instruction.micro_batch,
+                {.tokens = Values<int32_t>(views[0]),
+                 .targets = Values<int32_t>(views[1]),
+                 .places = views.size() > 2 ? Values<int32_t>(views[2]) : std::span<int32_t>()});
   return absl::OkStatus();
 }
 
@@ -88,14 +91,18 @@ int64_t BatchTokens(const v1::Program& program, const v1::Sequence& sequence) {
   return rules.micro_batch() * LengthOf(rules, sequence) / AxisSize(program.grid(), v1::CONTEXT);
 }
 
-// The first stage of a pipeline needs no targets, the last one no tokens.
+// The first stage of a pipeline needs no targets, the last one no tokens; places are there where
+// something is dropped.
 bool FitsBatch(const PreparedInstruction& instruction, int64_t tokens) {
   const auto& operands = instruction.operands;
-  return operands.size() == 2 && !(operands[0].absent() && operands[1].absent()) &&
-         std::all_of(operands.begin(), operands.end(), [tokens](const kernels::TensorView& view) {
-           return view.absent() ||
-                  (FitsOne(view, kernels::DType::kI32) && view.Elements() == tokens);
-         });
+  const auto fits = [&](size_t i, int64_t elements) {
+    return FitsOne(operands[i], kernels::DType::kI32) && operands[i].Elements() == elements;
+  };
+  const bool places = operands.size() == 3;
+  if (operands.size() != 2 && !places) return false;
+  if (operands[0].absent() && operands[1].absent() && !places) return false;
+  return (operands[0].absent() || fits(0, tokens)) && (operands[1].absent() || fits(1, tokens)) &&
+         (!places || fits(2, 2 * tokens));
 }
 
 }  // namespace
@@ -122,7 +129,8 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
           in.source->micro_batch() < 0) {
         return refuse(absl::StrCat("load_batch must have a micro-batch and two dense operands i32[",
                                    BatchTokens(*in.program, *in.sequence),
-                                   "], of which one may be absent"));
+                                   "], of which one may be absent, or both beside a third, the "
+                                   "places of as many tokens"));
       }
       return SetLoad(in, RunLoadBatch, out);
     case v1::LOAD_SCHEDULE:

@@ -15,13 +15,17 @@
 
 namespace terrace {
 
+// Where the values of a micro-batch go, T tokens of each; what is empty is not wanted.
+struct BatchTarget {
+  std::span<int32_t> tokens, targets;
+  std::span<int32_t> places;  // 2 T: {position in its sequence, number of the sequence in the run}
+};
+
 class SequenceIo {
  public:
   virtual ~SequenceIo() = default;
-  // The rows of micro-batch `micro_batch` of this rank, one after the other; one of both may be
-  // empty: not wanted.
-  virtual void LoadBatch(int micro_batch, std::span<int32_t> tokens,
-                         std::span<int32_t> targets) = 0;
+  // The rows of micro-batch `micro_batch` of this rank, one after the other.
+  virtual void LoadBatch(int micro_batch, const BatchTarget& batch) = 0;
   // {learning rate, 1 - beta1^t, 1 - beta2^t, factor} of this step.
   virtual void LoadSchedule(std::span<float, 4> schedule) = 0;
   // t - 1: how many updates of the weights came before this step's.
@@ -33,7 +37,7 @@ class SequenceIo {
 // For sequences that take nothing and give nothing: "restore".
 class NoIo final : public SequenceIo {
  public:
-  void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
+  void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4>) override {}
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float>) override {}

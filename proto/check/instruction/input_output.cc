@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <set>
 #include <string>
 
 #include "base/status_macros.h"
@@ -10,15 +11,22 @@ namespace {
 
 absl::Status CheckLoadBatch(const v1::Instruction& instruction, const InstructionName& where) {
   const OperandRule ids = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0}, .optional = true};
-  RETURN_IF_ERROR(CheckRules(instruction, {ids, ids}, where));
+  const OperandRule places = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0, 2}};
+  const bool loads_places = instruction.operands_size() > 2;
+  RETURN_IF_ERROR(loads_places ? CheckRules(instruction, {ids, ids, places}, where)
+                               : CheckRules(instruction, {ids, ids}, where));
   const v1::Operand& tokens = instruction.operands(0);
   const v1::Operand& targets = instruction.operands(1);
   const bool loads_tokens = tokens.access() != v1::ACCESS_UNSPECIFIED;
   const bool loads_targets = targets.access() != v1::ACCESS_UNSPECIFIED;
-  if (!loads_tokens && !loads_targets) return Refuse(where, ": loads neither tokens nor targets");
-  if (!loads_tokens || !loads_targets || tokens.shape(0) == targets.shape(0))
-    return absl::OkStatus();
-  return Refuse(where, ": tokens and targets must be of one length");
+  if (!loads_tokens && !loads_targets && !loads_places)
+    return Refuse(where, ": loads neither tokens nor targets nor places");
+  std::set<int64_t> lengths;
+  if (loads_tokens) lengths.insert(tokens.shape(0));
+  if (loads_targets) lengths.insert(targets.shape(0));
+  if (loads_places) lengths.insert(instruction.operands(2).shape(0));
+  if (lengths.size() == 1) return absl::OkStatus();
+  return Refuse(where, ": tokens, targets and places must be of one length");
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ TEST(TrainIoTest, RanksAndMicroBatchesTakeTheRowsOfTheGlobalBatchInTurn) {
   for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
     for (TrainIo* io : {&first, &second}) {
       io->SetStep(5);
-      io->LoadBatch(micro_batch, tokens, targets);
+      io->LoadBatch(micro_batch, {.tokens = tokens, .targets = targets});
       EXPECT_THAT(targets, testing::Each(5));
       for (int32_t row : FirstTokens(tokens)) seen.push_back(row);
     }
@@ -82,16 +82,16 @@ TEST(TrainIoTest, RanksOfOneContextTakeTheirPiecesOfTheSameRows) {
   const PlaceDataset dataset;
   std::vector<int32_t> tokens(8), targets(8);
   TrainIo straight(rules, dataset, 0, {.ranks = 2, .index = 1});
-  straight.LoadBatch(0, tokens, targets);
+  straight.LoadBatch(0, {.tokens = tokens, .targets = targets});
   EXPECT_THAT(tokens, ElementsAre(4, 5, 6, 7, 104, 105, 106, 107));
   EXPECT_THAT(targets, ElementsAre(5, 6, 7, 8, 105, 106, 107, 108));
   TrainIo zigzag(rules, dataset, 0, {.ranks = 2, .index = 1, .zigzag = true});
-  zigzag.LoadBatch(0, tokens, targets);
+  zigzag.LoadBatch(0, {.tokens = tokens, .targets = targets});
   EXPECT_THAT(tokens, ElementsAre(2, 3, 4, 5, 102, 103, 104, 105));
   EvalIo eval(rules, dataset, 0, {.ranks = 2, .index = 0, .zigzag = true});
   eval.Start();
   eval.Next();
-  eval.LoadBatch(0, tokens, targets);
+  eval.LoadBatch(0, {.tokens = tokens, .targets = targets});
   EXPECT_THAT(tokens, ElementsAre(0, 1, 6, 7, 100, 101, 106, 107));
 }
 
@@ -100,10 +100,23 @@ TEST(TrainIoTest, AStageMayWantTokensOrTargetsAlone) {
   const PlaceDataset dataset;
   TrainIo io(rules, dataset, 1);
   std::vector<int32_t> batch(8);
-  io.LoadBatch(0, batch, {});
+  io.LoadBatch(0, {.tokens = batch});
   EXPECT_THAT(batch, ElementsAre(200, 201, 202, 203, 300, 301, 302, 303));
-  io.LoadBatch(0, {}, batch);
+  io.LoadBatch(0, {.targets = batch});
   EXPECT_THAT(batch, ElementsAre(201, 202, 203, 204, 301, 302, 303, 304));
+}
+
+// Dropout asks for them on every stage: the same token has the same place on every rank.
+TEST(TrainIoTest, PlacesArePositionsAndNumbersOfSequencesInTheRun) {
+  v1::StepRules rules = Rules();
+  rules.set_sequence_length(8);
+  const RowDataset dataset;
+  TrainIo io(rules, dataset, 1, {.ranks = 2, .index = 1, .zigzag = true});
+  io.SetStep(5);
+  std::vector<int32_t> places(16);
+  io.LoadBatch(2, {.places = places});
+  // 12 sequences a step; the last two of step 5 are numbers 70 and 71.
+  EXPECT_THAT(places, ElementsAre(2, 70, 3, 70, 4, 70, 5, 70, 2, 71, 3, 71, 4, 71, 5, 71));
 }
 
 TEST(TrainIoTest, EvaluationCountsOnOverItsRuns) {
@@ -114,10 +127,10 @@ TEST(TrainIoTest, EvaluationCountsOnOverItsRuns) {
   for (int start = 0; start < 2; ++start) {
     io.Start();
     io.Next();
-    io.LoadBatch(0, tokens, targets);
+    io.LoadBatch(0, {.tokens = tokens, .targets = targets});
     EXPECT_THAT(FirstTokens(tokens), ElementsAre(2, 3));
     io.Next();
-    io.LoadBatch(0, tokens, targets);
+    io.LoadBatch(0, {.tokens = tokens, .targets = targets});
     EXPECT_THAT(FirstTokens(tokens), ElementsAre(6, 7));
   }
 }

@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 
 class LastOutput final : public SequenceIo {
  public:
-  void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
+  void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4>) override {}
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> out) override {

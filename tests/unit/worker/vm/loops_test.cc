@@ -33,9 +33,10 @@ using testing::IsEmpty;
 // Rows that depend on the micro-batch. Keeps what it was asked and told, by stream.
 class TellingIo final : public SequenceIo {
  public:
-  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+  void LoadBatch(int micro_batch, const BatchTarget& batch) override {
+    const std::span<int32_t> tokens = batch.tokens;
     if (delays) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 300));
-    EXPECT_TRUE(targets.empty());
+    EXPECT_TRUE(batch.targets.empty());
     loads.push_back(micro_batch);
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = (micro_batch * 5 + static_cast<int32_t>(i) * 3) % LoopedProgram::kRows;

@@ -70,7 +70,9 @@ using kernels::Op;
 class TestIo final : public SequenceIo {
  public:
   explicit TestIo(bool allocate) : allocate_(allocate) {}
-  void LoadBatch(int, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+  void LoadBatch(int, const BatchTarget& batch) override {
+    const std::span<int32_t> tokens = batch.tokens;
+    const std::span<int32_t> targets = batch.targets;
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = targets[i] = static_cast<int32_t>(i) % 16;
   }

@@ -39,7 +39,7 @@ TinyProgram OfAllStreams() {
 
 class KeepingIo final : public SequenceIo {
  public:
-  void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
+  void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4> schedule) override {
     schedule[0] = 0.01f, schedule[1] = 0.1f, schedule[2] = 0.05f, schedule[3] = 0;
   }

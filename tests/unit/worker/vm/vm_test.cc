@@ -26,7 +26,9 @@ using testing::HasSubstr;
 // Takes schedules from a function and keeps what comes out.
 class RecordingIo final : public SequenceIo {
  public:
-  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+  void LoadBatch(int micro_batch, const BatchTarget& batch) override {
+    const std::span<int32_t> tokens = batch.tokens;
+    const std::span<int32_t> targets = batch.targets;
     for (size_t i = 0; i < tokens.size(); ++i) {
       tokens[i] = 100 * micro_batch + static_cast<int32_t>(i);
       targets[i] = tokens[i] + 1;

@@ -112,7 +112,7 @@ class WithCollectives final : public PassedOnBackend {
 
 class KeptIo final : public SequenceIo {
  public:
-  void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
+  void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4> schedule) override {
     for (float& value : schedule) value = ++loaded;
   }

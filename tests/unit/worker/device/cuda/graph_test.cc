@@ -36,7 +36,7 @@ constexpr int kLinks = 3;
 // Inputs that change from run to run, and what came out of the last one.
 class LoopIo final : public SequenceIo {
  public:
-  void LoadBatch(int, std::span<int32_t>, std::span<int32_t>) override {}
+  void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4> schedule) override {
     std::this_thread::sleep_for(std::exchange(delay, std::chrono::milliseconds(0)));
     for (float& value : schedule) value = ++loaded;

@@ -53,7 +53,9 @@ class FixedIo final : public SequenceIo {
   FixedIo(const v1::StepRules& rules, int64_t step, int64_t data_rank)
       : rules_(rules), step_(step), data_rank_(data_rank) {}
 
-  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+  void LoadBatch(int micro_batch, const BatchTarget& batch) override {
+    const std::span<int32_t> tokens = batch.tokens;
+    const std::span<int32_t> targets = batch.targets;
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = Id(micro_batch, i);
     for (size_t i = 0; i < targets.size(); ++i) targets[i] = Id(micro_batch, i + 1);
     if (!targets.empty()) targets.back() = -1;  // one that does not count

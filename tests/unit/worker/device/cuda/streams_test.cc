@@ -30,7 +30,9 @@ constexpr int kLinks = 4;
 
 class OutputIo final : public SequenceIo {
  public:
-  void LoadBatch(int, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+  void LoadBatch(int, const BatchTarget& batch) override {
+    const std::span<int32_t> tokens = batch.tokens;
+    const std::span<int32_t> targets = batch.targets;
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = first_token + static_cast<int32_t>(i);
     for (int32_t& target : targets) target = 0;
   }
@@ -240,7 +242,8 @@ class LoopedBatches {
 // Every token of a micro-batch is its number.
 class BatchIo final : public SequenceIo {
  public:
-  void LoadBatch(int micro_batch, std::span<int32_t> tokens, std::span<int32_t>) override {
+  void LoadBatch(int micro_batch, const BatchTarget& batch) override {
+    const std::span<int32_t> tokens = batch.tokens;
     for (int32_t& token : tokens) token = micro_batch % LoopedBatches::kRows;
   }
   void LoadSchedule(std::span<float, 4>) override {}
