@@ -2,9 +2,9 @@
 // over an element.
 //
 // The bits are those of (seed, site, number of the sequence in the run, position of the token in
-// it, column) and of nothing else. So the backward pass and a pass that is computed again drop what
-// the forward pass dropped, a job that goes on drops what it would have dropped, and no layout
-// changes an element. Column c takes half c mod 8 of the block of Philox with counter
+// it, column) and of nothing else. So the backward pass and a recomputed pass drop what the forward
+// pass dropped, a job that goes on drops what it would have dropped, and no layout changes an
+// element. Column c takes half c mod 8 of the block of Philox with counter
 // {c / 8, position, sequence, 0} under the site's key.
 //
 // An element is dropped when its 16 bits are below the probability times 2^16, rounded to the

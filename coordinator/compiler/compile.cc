@@ -324,7 +324,8 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
              .layout = layout,
              .forward = {.batch = layout.micro_batch(),
                          .sequence = input.spec->data().sequence_length(),
-                         .chunk_bytes = layout.chunk_bytes()},
+                         .chunk_bytes = layout.chunk_bytes(),
+                         .dropout_seed = static_cast<uint64_t>(input.spec->train().seed())},
              .shape = compiler::ShapeOf(layout)};
   ASSIGN_OR_RETURN(job.forward.precisions, compiler::PrecisionsOf(layout));
   if (shown < layout.micro_batches()) {

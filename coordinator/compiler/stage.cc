@@ -119,6 +119,7 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
                      /*keeps_weights=*/context_.InRuns(), &builder_);
   }
   Forward& forward = *forward_;
+  forward.SetPlaces(batch.places);
   Flight& flight = FlightOf(micro_batch, chunk);
   Slice x;
   if (layers.first) {

@@ -35,14 +35,24 @@ int AddTrain(const TrainOptions& options, Graph* graph) {
   return sequence;
 }
 
-BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options,
+// Whether a training pass of this stage drops anything.
+bool Drops(const StageContext& context) {
+  const DropoutConfig& dropout = context.model.config.dropout;
+  const bool layers = dropout.residual > 0 || dropout.adapter > 0;
+  return layers || (dropout.embedding > 0 && context.HasFirst());
+}
+
+BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options, bool drops,
                       Builder* builder) {
   const Dims dims = {options.batch * options.sequence / context.parallel.context()};
   BatchSlices batch;
   if (context.HasFirst()) batch.tokens = builder->NewValue("tokens", v1::INPUT, DType::kI32, dims);
   if (context.HasLast()) batch.targets = builder->NewValue("targets", v1::INPUT, DType::kI32, dims);
-  if (!batch.tokens.absent() || !batch.targets.absent()) {
-    builder->Input(v1::LOAD_BATCH, {batch.tokens, batch.targets}, "load batch");
+  if (drops) batch.places = builder->NewValue("places", v1::INPUT, DType::kI32, {dims.front(), 2});
+  if (!batch.tokens.absent() || !batch.targets.absent() || drops) {
+    std::vector<Slice> loaded = {batch.tokens, batch.targets};
+    if (drops) loaded.push_back(batch.places);
+    builder->Input(v1::LOAD_BATCH, std::move(loaded), "load batch");
   }
   return batch;
 }
@@ -129,7 +139,7 @@ class Train {
     builder_.phase = v1::FORWARD;
     while (static_cast<int>(batches_.size()) <= std::min(last, options_.micro_batches - 1)) {
       builder_.micro_batch = static_cast<int>(batches_.size());
-      batches_.push_back(LoadBatch(context_, options_.forward, &builder_));
+      batches_.push_back(LoadBatch(context_, options_.forward, Drops(context_), &builder_));
     }
     builder_.micro_batch = kNone;
   }
@@ -364,7 +374,7 @@ absl::Status AppendTrain(const StageContext& context, const TrainOptions& option
 void AppendEval(const StageContext& context, const ForwardOptions& options, Graph* graph) {
   Builder builder(graph, AddSequence("eval", graph));
   builder.micro_batch = 0;
-  BatchSlices batch = LoadBatch(context, options, &builder);
+  BatchSlices batch = LoadBatch(context, options, /*drops=*/false, &builder);
   batch.stats = builder.NewValue("stats", v1::ACTIVATION, DType::kF32, {2});
   StagePasses passes(context, options, &builder);
   // A chunk's number grows with its place in the model, except in V shape, where the last comes

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
 #include "base/text/json_text.h"
+#include "coordinator/model/config.h"
 #include "coordinator/model/json_reader.h"
 
 namespace terrace {
@@ -46,7 +47,6 @@ constexpr Refusal kRefused[] = {
     {"layer_replication", "save the model with its layers repeated, and give that as model.init"},
     {"layers_to_transform", "name the layers in target_modules, as in layers.3.self_attn.q_proj"},
     {"lora_bias", "an adapter has no biases here"},
-    {"lora_dropout", "there is no dropout here: with 0 in the file training goes on without it"},
     {"modules_to_save", "modules beside the adapter that were trained whole are not read"},
     {"rank_pattern", "one rank for all modules is trained here"},
     {"target_parameters", "name modules in target_modules"},
@@ -127,6 +127,7 @@ void Read(JsonReader& json, AdapterConfig* config) {
   config->rank = json.Int("r", 1, kMaxRank);
   config->alpha = json.Real("lora_alpha", kMinAlpha, kMaxAlpha, 8);  // PEFT's default
   config->rslora = json.Bool("use_rslora", false);
+  config->dropout = json.Real("lora_dropout", 0, kMaxDropout, 0);
   ReadTargets(json, config);
   CheckInit(json);
   JudgeRest(json);

@@ -18,6 +18,7 @@ namespace terrace {
 struct AdapterConfig {
   int64_t rank = 0;
   double alpha = 0;
+  double dropout = 0;   // of what A reads
   bool rslora = false;  // the product is scaled by alpha / sqrt(rank) instead of alpha / rank
   // Names of modules or their last parts ("q_proj", "model.layers.0.self_attn.q_proj"), sorted; or
   // "all-linear" alone: as LoraConfig has them.

@@ -57,6 +57,8 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
   }
   config->norm = NormKind::kLayerNorm;
   config->norm_epsilon = json.Real("layer_norm_epsilon", 0, 1, 1e-5);
+  config->dropout = {.embedding = json.Real("embd_pdrop", 0, kMaxDropout, 0),
+                     .residual = json.Real("resid_pdrop", 0, kMaxDropout, 0)};
   config->mlp = MlpKind::kGelu;
   config->learned_positions = true;
   config->qkv_bias = config->attention_out_bias = config->mlp_bias = true;

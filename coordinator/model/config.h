@@ -38,6 +38,16 @@ struct LoraConfig {
   bool gaussian = false;  // A begins normal with 1 / rank, else uniform as torch.nn.Linear
 };
 
+inline constexpr double kMaxDropout = 0.99;
+
+// Probabilities with which elements of an activation are dropped in training (Srivastava et al.
+// 2014); 0: none are.
+struct DropoutConfig {
+  double embedding = 0;  // of the sum of the embeddings
+  double residual = 0;   // of what a block adds to the residual stream
+  double adapter = 0;    // of what adapters read; not of config.json
+};
+
 struct ModelConfig {
   std::string family;  // "gpt2", "llama", "mistral", "qwen2", "qwen3"
   int64_t vocabulary = 0;
@@ -63,6 +73,7 @@ struct ModelConfig {
   std::vector<int64_t> window;  // per layer; 0: full attention
   double initializer_range = 0.02;
   LoraConfig lora;  // not of config.json
+  DropoutConfig dropout;
   // Sentences for people: what config.json asks for and does not get, and keys that nothing reads.
   std::vector<std::string> remarks;
 };

@@ -9,7 +9,7 @@ constexpr std::string_view kGeneration = "belongs to generation";
 constexpr std::string_view kRecord = "says how the file was written";
 constexpr std::string_view kKernel = "chooses among kernels that compute the same";
 constexpr std::string_view kIds = "goes with the tokenizer and the export";
-constexpr std::string_view kDropped = "which is not applied: nothing is dropped; set it to 0";
+constexpr std::string_view kDropped = "which is not applied: no attention weight is dropped; set it to 0";
 
 }  // namespace
 
@@ -19,8 +19,6 @@ const std::vector<ConfigKey>& ConfigKeys() {
   constexpr std::string_view kLlamaLike = "llama mistral qwen2 qwen3";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
-      {"resid_pdrop", "gpt2", kRemark, kDropped},
-      {"embd_pdrop", "gpt2", kRemark, kDropped},
       {"attn_pdrop", "gpt2", kRemark, kDropped},
       {"attention_dropout", kLlamaLike, kRemark, kDropped},
       {"pad_token_id", kLlamaLike, kRemark,

@@ -25,7 +25,8 @@ RecomputeCounts CountsOf(const v1::Layout& layout, int64_t layers, int64_t stage
 
 }  // namespace
 
-// Both norms, q k v, what A of adapters gives, the attention's result, both residual sums and the
+// Both norms, q k v, what A of adapters gives and what it reads with elements dropped, the
+// attention's result, both residual sums and the
 // MLP's inner values; of the sums of a block's parts and of what comes in, each rank has its tokens
 // only with sequence_parallel.
 LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double element_bytes) const {
@@ -44,9 +45,10 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double elemen
   // Statistics of the norms and the attention stay f32.
   const int64_t statistics = kF32Bytes * (config.heads / tp + std::max<int64_t>(1, 2 / sp));
   const int64_t again = 2 * config.hidden + config.intermediate / tp;
+  const int64_t dropped = model_.dropped_whole + model_.dropped_split / tp;
   const int64_t tokens = TokensOf(layout, model_.sequence);
   const auto of = [&](int64_t kept) { return Part(element_bytes, kept * tokens); };
-  return {.none = of(elements) + statistics * tokens,
+  return {.none = of(elements + dropped) + statistics * tokens,
           .selective = of(elements - again) + statistics * tokens,
           .block = of(config.hidden / sp)};
 }

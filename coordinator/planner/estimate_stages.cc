@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
@@ -199,7 +201,23 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
   SetTrained(spec.train().optimizer(), model);
   adds_tables = model.Find(TensorRole::kPositionEmbedding) != nullptr;
   layer_parameters /= std::max<int64_t>(1, config.layers);
-  adapter_ranks /= std::max<int64_t>(1, config.layers);
+  CountDropped(model);
+  for (int64_t* sum : {&adapter_ranks, &dropped_whole, &dropped_split})
+    *sum /= std::max<int64_t>(1, config.layers);
+}
+
+// Adapters that read the same value share what is dropped of it.
+void EstimateModel::CountDropped(const Model& model) {
+  if (config.dropout.adapter == 0) return;
+  std::set<std::pair<int, int>> counted;  // layer and which of its values
+  for (const Tensor& tensor : model.tensors) {
+    if (!IsLoraA(tensor.role)) continue;
+    const TensorRole role = AdaptedRole(tensor.role);
+    const bool out = role == TensorRole::kAttentionOut, down = role == TensorRole::kMlpDown;
+    const bool mlp = role == TensorRole::kMlpUp || role == TensorRole::kMlpGate;
+    if (!counted.emplace(tensor.layer, out ? 1 : mlp ? 2 : down ? 3 : 0).second) continue;
+    (out || down ? dropped_split : dropped_whole) += tensor.shape[1];
+  }
 }
 
 void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& model) {

@@ -121,6 +121,7 @@ absl::Status ReadAdapter(v1::JobSpec* spec, const JobRoots& roots) {
   lora->set_rank(static_cast<uint32_t>(config->rank));
   lora->set_alpha(config->alpha);
   lora->set_rslora(config->rslora);
+  if (lora->dropout() < 0) lora->set_dropout(config->dropout);
   lora->clear_targets();
   for (const std::string& target : config->targets) lora->add_targets(target);
   return absl::OkStatus();

@@ -114,6 +114,7 @@ absl::Status SetLora(const v1::LoraSpec& spec, ModelConfig* config) {
                   .scale = spec.alpha() / (spec.rslora() ? std::sqrt(rank) : rank),
                   .targets = {spec.targets().begin(), spec.targets().end()},
                   .gaussian = spec.init() == "gaussian"};
+  config->dropout.adapter = spec.dropout();
   const std::vector<std::string> problems = LoraProblems(*config);
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
@@ -136,6 +137,9 @@ absl::StatusOr<Model> ReadModel(const v1::JobSpec& spec) {
     }
     config.window.assign(config.layers, int64_t{*widest});
   }
+  const v1::DropoutSpec& dropout = spec.model().dropout();
+  if (dropout.has_embedding()) config.dropout.embedding = dropout.embedding();
+  if (dropout.has_residual()) config.dropout.residual = dropout.residual();
   RETURN_IF_ERROR(SetLora(spec.model().lora(), &config));
   return BuildModel(config);
 }

@@ -97,6 +97,38 @@ std::vector<SpecKey> DataKeys() {
        "1 / rank; B begins at zero. Or the folder of an adapter that PEFT saved: it is gone on from, "
        "and says rank, alpha, rslora and targets"},
 
+      {"model.lora.dropout",
+       kReal,
+       "0",
+       false,
+       0,
+       0.99,
+       {},
+       "",
+       "Share of what adapters read that is dropped at random in training; products that read the same "
+       "value drop the same of it"},
+
+      {"model.dropout.embedding",
+       kReal,
+       "-1",
+       false,
+       0,
+       0.99,
+       {},
+       "",
+       "Share of the embeddings' sum that is dropped at random in training; default as config.json "
+       "says (embd_pdrop)"},
+      {"model.dropout.residual",
+       kReal,
+       "-1",
+       false,
+       0,
+       0.99,
+       {},
+       "",
+       "Share of what each block adds to the residual stream that is dropped; default as config.json "
+       "says (resid_pdrop)"},
+
       {"data.train",
        kPaths,
        "",

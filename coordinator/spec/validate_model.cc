@@ -10,6 +10,8 @@
 namespace terrace {
 namespace {
 
+constexpr double kAsSaved = -1;  // the adapter's folder says it
+
 // All that the adapter's folder says is read later, where files are read.
 void ValidateSavedAdapter(SpecReader& reader, v1::ModelSpec* model) {
   const std::string folder = model->lora().init();
@@ -25,8 +27,10 @@ void ValidateSavedAdapter(SpecReader& reader, v1::ModelSpec* model) {
     reader.Problem("model.init", "random",
                    "the weights that the adapter in model.lora.init belongs to");
   }
+  const double dropout = reader.Has("model.lora.dropout") ? model->lora().dropout() : kAsSaved;
   model->clear_lora();
   model->mutable_lora()->set_init(folder);
+  model->mutable_lora()->set_dropout(dropout);
 }
 
 // Their order means nothing, and a job that goes on is compared with what it was.
@@ -48,10 +52,19 @@ void ValidateGroups(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
   }
 }
 
+// What the spec does not say config.json says.
+void ClearUnsaid(v1::ModelSpec* model) {
+  v1::DropoutSpec* dropout = model->mutable_dropout();
+  if (dropout->embedding() < 0) dropout->clear_embedding();
+  if (dropout->residual() < 0) dropout->clear_residual();
+  if (!dropout->has_embedding() && !dropout->has_residual()) model->clear_dropout();
+}
+
 }  // namespace
 
 void ValidateModel(SpecReader& reader, v1::JobSpec* spec) {
   constexpr double kAlphaOfRank = 2;
+  ClearUnsaid(spec->mutable_model());
   v1::LoraSpec* lora = spec->mutable_model()->mutable_lora();
   if (lora->init().starts_with('/')) {
     ValidateSavedAdapter(reader, spec->mutable_model());
@@ -63,7 +76,7 @@ void ValidateModel(SpecReader& reader, v1::JobSpec* spec) {
     return ValidateGroups(reader, spec->train().optimizer());
   }
   spec->mutable_model()->clear_lora();
-  for (const char* key : {"alpha", "rslora", "targets", "init"}) {
+  for (const char* key : {"alpha", "rslora", "targets", "init", "dropout"}) {
     const std::string path = absl::StrCat("model.lora.", key);
     if (reader.Has(path))
       reader.Problem(path, "a value", "accompanied by model.lora.rank", "model.lora.rank 16");

@@ -1,4 +1,5 @@
-// Steps that PyTorch took, recorded as JSON (tests/golden/pytorch/make_recipes.py, make_lora.py),
+// Steps that PyTorch took, recorded as JSON (tests/golden/pytorch/make_recipes.py, make_lora.py,
+// make_dropout.py),
 // and the kinds of layouts on which jobs follow them.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -6,10 +7,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "coordinator/model/lora.h"
 #include "tests/system/layout_data.h"
 #include "tests/system/numerics_job.h"
 
@@ -20,7 +23,9 @@ inline v1::TrainSpec TrainOf(const nlohmann::ordered_json& recorded) {
   const auto& arguments = recorded["arguments"];
   const auto& recipe = recorded["recipe"];
   v1::TrainSpec train;
-  train.set_steps(static_cast<int64_t>(recorded["llama"]["losses"].size()));
+  const auto& any = recorded.contains("llama") ? recorded["llama"] : recorded["gpt2"];
+  train.set_steps(static_cast<int64_t>(any["losses"].size()));
+  train.set_seed(recipe.value("seed", 0));
   train.set_clip_grad_norm(recorded["clip_grad_norm"]);
   train.mutable_schedule()->set_name("constant");
   train.set_label_smoothing(recipe.value("label_smoothing", 0.0));
@@ -41,6 +46,36 @@ inline v1::TrainSpec TrainOf(const nlohmann::ordered_json& recorded) {
     if (update.contains("weight_decay")) group->set_weight_decay(update["weight_decay"]);
   }
   return train;
+}
+
+inline LoraConfig LoraOf(const nlohmann::ordered_json& recipe, const std::string& family) {
+  LoraConfig lora = {.rank = recipe["rank"]};
+  const auto rank = static_cast<double>(lora.rank);
+  lora.scale =
+      recipe["alpha"].get<double>() / (recipe.value("rslora", false) ? std::sqrt(rank) : rank);
+  const auto& targets = recipe["targets"];
+  if (targets.is_string()) {
+    lora.targets = {targets};
+  } else {
+    lora.targets = targets[family].get<std::vector<std::string>>();
+  }
+  return lora;
+}
+
+// As make_lora.py lets adapters begin.
+inline void AddAdapters(const LoraConfig& lora, JobData* data) {
+  data->model.config.lora = lora;
+  data->model = BuildModel(data->model.config);
+  for (const Tensor& tensor : data->model.tensors) {
+    if (!IsAdapter(tensor.role)) continue;
+    std::vector<float>& values = data->weights[tensor.name];
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+      const double value = IsLoraB(tensor.role)
+                               ? static_cast<double>((i * 53 + 7) % 97 - 48) / 2000
+                               : static_cast<double>((i * 37 + 11) % 101 - 50) / 250;
+      values.push_back(static_cast<float>(value));
+    }
+  }
 }
 
 struct Shape {

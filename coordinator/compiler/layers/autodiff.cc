@@ -170,6 +170,17 @@ void ScaleRule(const Node& node, BackwardPass& b) {
                       node.text + " grad");
 }
 
+// The same elements are dropped of the gradient. It goes to memory of its own, or is added to what
+// else reads x: dy may be the gradient of the residual stream as well.
+void DropoutRule(const Node& node, BackwardPass& b) {
+  const auto& [x, places, y] = std::tie(node.operands[0], node.operands[1], node.operands[2]);
+  auto attrs = std::get<kernels::DropoutAttrs>(node.compute()->attrs);
+  const Slice dy = b.activations().Of(y);
+  attrs.accumulate = b.activations().Has(x);
+  const Slice dx = attrs.accumulate ? b.activations().Of(x) : b.activations().New(x);
+  b.builder().Compute(Op::kDropout, attrs, {dy, places, dx}, node.text + " grad");
+}
+
 // The gradients overwrite gate and up, which nothing else reads.
 void SwigluRule(const Node& node, BackwardPass& b) {
   const auto& [gate, up] = std::tie(node.operands[0], node.operands[1]);
@@ -187,7 +198,7 @@ void AddResidualRule(const Node& node, BackwardPass& b) {
   const Slice dy = b.activations().Of(y);
   BiasGradient(bias, dy, node.text.substr(0, node.text.find(" + ")), b);
   if (x.value != y.value) b.activations().Share(x, dy);
-  b.activations().Share(residual, dy);
+  if (!residual.absent()) b.activations().Share(residual, dy);
 }
 
 // Swapping two dimensions again swaps them back.
@@ -240,6 +251,8 @@ Rule RuleOf(Op op) {
       return GeluRule;
     case Op::kScale:
       return ScaleRule;
+    case Op::kDropout:
+      return DropoutRule;
     case Op::kSwiglu:
       return SwigluRule;
     case Op::kRope:

@@ -35,7 +35,8 @@ Slice Forward::Embedding(Slice tokens) {
                               .context = share()},
       {tokens, Weight(TensorRole::kTokenEmbedding), Weight(TensorRole::kPositionEmbedding), x},
       "embedding");
-  return LeaveRegion(x, "x");
+  return Drop(LeaveRegion(x, "x"), config_.dropout.embedding, DropoutSite::kEmbedding,
+              /*split=*/false, "x");
 }
 
 Slice Forward::Layer(int layer, Slice x) {
@@ -149,6 +150,11 @@ Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole
                           const std::string& name) {
   LinearOptions linear = Stored();
   const Slice product = Activation(BeforeSum(name), x.shape.rows(), config_.hidden);
+  if (Drops(config_.dropout.residual)) {
+    const bool whole = parallel_.groups.tensor == kNone;
+    Product(x, weight, whole ? Weight(bias) : Slice(), product, linear, name);
+    return AddDropped(product, residual, weight, whole ? Slice() : Weight(bias), name);
+  }
   if (parallel_.groups.tensor == kNone) {
     linear.residual = residual;
     Product(x, weight, Weight(bias), product, linear, name);

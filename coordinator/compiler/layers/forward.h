@@ -33,12 +33,14 @@ struct ForwardOptions {
   kernels::LossTerms terms;
   int rope_table = kNone;   // value; kNone without rotary embedding
   int64_t chunk_bytes = 0;  // of one copy between tiers; 0: the default
+  uint64_t dropout_seed = 0;
 };
 
 // What a pass has of its micro-batch.
 struct BatchSlices {
   Slice tokens;    // absent where the stage does not embed
   Slice targets;   // absent where it does not compute the loss
+  Slice places;    // of each token, for dropout; absent where nothing is dropped
   Slice stats;     // where the loss goes
   Slice schedule;  // of LOAD_SCHEDULE: the loss's gradient is multiplied by its factor; or absent
 };
@@ -63,6 +65,9 @@ class Forward {
   Slice NewResidual(const std::string& name) {
     return Activation(name, residual_rows(), config_.hidden);
   }
+
+  // From here on elements are dropped by the bits of these tokens; absent: none are.
+  void SetPlaces(Slice places) { places_ = places; }
 
   // tokens [T] -> the residual stream before the first layer.
   Slice Embedding(Slice tokens);
@@ -90,6 +95,28 @@ class Forward {
     bool transpose = false;  // the weight is stored [out,in]
     bool accumulate = false;
   };
+
+  // What is dropped, once a layer (or a model). The number is part of the random bits: it stays.
+  enum class DropoutSite : uint32_t {
+    kEmbedding = 1,
+    kAttentionOut = 2,
+    kMlpOut = 3,
+    kAdapterOfAttention = 4,
+    kAdapterOfAttentionOut = 5,
+    kAdapterOfMlp = 6,
+    kAdapterOfMlpDown = 7,
+  };
+
+  // forward_dropout.cc
+  bool Drops(double probability) const { return probability > 0 && !places_.absent(); }
+  // x where nothing is dropped. `split`: each tensor-parallel rank has other columns of x.
+  Slice Drop(Slice x, double probability, DropoutSite site, bool split, const std::string& name);
+  // The site of what the adapters of a product by `weight` read: that of all that read the same.
+  static DropoutSite SiteOf(TensorRole weight);
+  // The sum of what a block's last product gave on each rank, and the bias, with elements dropped,
+  // and the residual.
+  Slice AddDropped(Slice product, Slice residual, TensorRole weight, Slice bias,
+                   const std::string& name);
 
   // forward.cc
   Slice Weight(TensorRole role) { return weights_.Of(role, builder_.layer); }
@@ -160,6 +187,7 @@ class Forward {
   Builder& builder_;
   const bool keeps_weights_;
   Weights weights_;
+  Slice places_;
 };
 
 }  // namespace terrace::compiler

@@ -50,7 +50,9 @@ void Forward::Adapt(Slice x, TensorRole weight, Slice y, const std::string& name
   const kernels::MatmulPrecision precision = options_.precisions.Of(weight, builder_.layer);
   const Slice a = Weight(LoraA(*first));
   const Slice low = Activation(name + ".lora", x.shape.rows(), a.shape.rows());
-  Linear(x, a, {}, low, precision, {.transpose = true}, name + " lora A");
+  const bool split = weight == TensorRole::kAttentionOut || weight == TensorRole::kMlpDown;
+  const Slice read = Drop(x, config_.dropout.adapter, SiteOf(weight), split, name + ".lora");
+  Linear(read, a, {}, low, precision, {.transpose = true}, name + " lora A");
   const kernels::ScaleAttrs scale = {.scale = static_cast<float>(config_.lora.scale)};
   if (scale.scale != 1) builder_.Compute(Op::kScale, scale, {low}, name + " lora scale");
   int64_t column = 0, adapter = 0;

@@ -46,6 +46,7 @@ std::vector<int> ReadByRule(const Node& node) {
     case Op::kGelu:
       return {0};
     case Op::kRope:
+    case Op::kDropout:
       return {1};
     case Op::kAttention:
       return {0, 1, 2, 3, 4};
@@ -60,7 +61,8 @@ bool IsCheap(const Node& node) {
   if (node.collective() != nullptr) return node.collective()->kind == v1::ALL_GATHER;
   const Compute* compute = node.compute();
   if (compute == nullptr) return false;
-  if (compute->op == Op::kSwiglu || compute->op == Op::kGelu) return true;
+  if (compute->op == Op::kSwiglu || compute->op == Op::kGelu || compute->op == Op::kDropout)
+    return true;
   const bool norm = compute->op == Op::kLayerNorm || compute->op == Op::kRmsNorm;
   return norm && node.operands[0].shape.dims == 2;
 }

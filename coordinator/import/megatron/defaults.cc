@@ -45,6 +45,9 @@ void SetMegatronDefaults(const MegatronLine& line, SpecDraft* draft) {
     draft->Remark(absl::StrCat("as Megatron-LM's defaults are where no flag says it: ",
                                absl::StrJoin(filled, ", ")));
   }
+  // Megatron-LM drops of the embeddings what it drops of blocks.
+  if (line.Given("hidden-dropout"))
+    draft->Set("model.dropout.embedding", std::string(line.Value("hidden-dropout")));
   std::vector<std::string> dropped;
   for (const char* flag : {"attention-dropout", "hidden-dropout"}) {
     if (!line.Given(flag)) dropped.push_back(absl::StrCat("--", flag));

@@ -20,7 +20,7 @@ bool ChangesInPlace(Op op) {
          op == Op::kScale;
 }
 
-// Operands that depend on the rank's shard of the vocabulary, of rows or of columns (ResolveRank in
+// Operands that depend on the rank's shard of the vocabulary or of columns (ResolveRank in
 // proto/program/op_codec.h).
 bool DependsOnTensorRank(const DecodedOp& op, int operand) {
   if (const auto* embedding = std::get_if<kernels::EmbeddingAttrs>(&op.attrs)) {
@@ -28,7 +28,7 @@ bool DependsOnTensorRank(const DecodedOp& op, int operand) {
     return embedding->shard_rows > 0 && !positions;
   }
   if (const auto* dropout = std::get_if<kernels::DropoutAttrs>(&op.attrs))
-    return dropout->row_shards > 1 || dropout->column_shards > 1;
+    return dropout->column_shards > 1;  // rows that are split are known as parts of the sequence
   return op.op == Op::kCrossEntropyRows || op.op == Op::kCrossEntropyGrad;
 }
 

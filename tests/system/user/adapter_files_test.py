@@ -105,7 +105,7 @@ class AdapterFilesTest(TerraceTest):
 
     def test_what_is_not_trained_here_is_refused(self):
         cases = [({"use_dora": True}, ("use_dora: got true", "DoRA")),
-                 ({"lora_dropout": 0.05, "bias": "all"}, ("lora_dropout: got 0.05", "bias: got \"all\"")),
+                 ({"lora_dropout": 1, "bias": "all"}, ("lora_dropout: got 1", "bias: got \"all\"")),
                  ({"modules_to_save": ["lm_head"]}, ("modules_to_save",)),
                  ({"rank_pattern": {"q_proj": 2}}, ("rank_pattern",)),
                  ({"target_modules": ["c_attn"]}, ("c_attn", "linear layer")),

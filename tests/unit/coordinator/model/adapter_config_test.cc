@@ -59,7 +59,7 @@ TEST(AdapterConfigTest, AllProblemsAreReportedAtOnce) {
 
 TEST(AdapterConfigTest, WhatWouldMakeAnotherAdapterIsRefused) {
   const std::vector<std::pair<const char*, nlohmann::json>> cases = {
-      {"lora_dropout", 0.05},
+      {"lora_dropout", 1},
       {"modules_to_save", {"lm_head"}},
       {"rank_pattern", {{"q_proj", 4}}},
       {"alpha_pattern", {{"q_proj", 4}}},

@@ -62,7 +62,8 @@ std::string PrintOf(const ModelConfig& c) {
       " ", c.norm == NormKind::kRmsNorm, c.mlp == MlpKind::kSwiglu, c.learned_positions, c.qkv_bias,
       c.attention_out_bias, c.mlp_bias, c.qk_norm, c.tied_embeddings, c.fused_qkv, c.conv1d_weights,
       " ", c.norm_epsilon, " ", c.initializer_range, " ", c.rope.attention_factor, " ",
-      absl::StrJoin(c.rope.inverse_frequency, ","), " ", absl::StrJoin(c.window, ","));
+      absl::StrJoin(c.rope.inverse_frequency, ","), " ", absl::StrJoin(c.window, ","), " ",
+      c.dropout.embedding, " ", c.dropout.residual);
 }
 
 // Values that a person might write there and that are not the default.

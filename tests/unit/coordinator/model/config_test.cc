@@ -205,16 +205,28 @@ TEST(ConfigTest, AnOldContextSizeIsNotReadAndThatIsSaid) {
   EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("n_ctx: got 512, which transformers")));
 }
 
-TEST(ConfigTest, DropoutIsSaidWhereItIsNotZero) {
+TEST(ConfigTest, DropoutOfAttentionIsSaidWhereItIsNotZero) {
   nlohmann::json json = Preset("gpt2");
-  json["resid_pdrop"] = 0.1;
-  json["embd_pdrop"] = 0.0;
-  json["attn_pdrop"] = 0;
+  json["attn_pdrop"] = 0.1;
   json["summary_first_dropout"] = 0.1;
-  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("resid_pdrop: got 0.1, which is not")));
+  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("attn_pdrop: got 0.1, which is not")));
   json = Preset("qwen3-0.6b");
   json["attention_dropout"] = 0.25;
   EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("attention_dropout: got 0.25")));
+}
+
+TEST(ConfigTest, DropoutOfEmbeddingsAndBlocksIsRead) {
+  nlohmann::json json = Preset("gpt2");
+  EXPECT_EQ(Parsed(json).dropout.residual, 0);
+  json["resid_pdrop"] = 0.1;
+  json["embd_pdrop"] = 0.25;
+  json["attn_pdrop"] = 0;
+  const ModelConfig config = Parsed(json);
+  EXPECT_THAT(config.remarks, IsEmpty());
+  EXPECT_EQ(config.dropout.residual, 0.1);
+  EXPECT_EQ(config.dropout.embedding, 0.25);
+  json["resid_pdrop"] = 1;
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("resid_pdrop: got 1, must be"));
 }
 
 TEST(ConfigTest, KeysThatMakeAnotherModelAreRefusedOrSaid) {

@@ -289,7 +289,7 @@ TEST(MegatronTest, NumbersLeftOutAreMegatrons) {
       ByName(Import("--hidden-dropout 0.00 --attention-dropout 0.2 --optimizer adam "
                     "--train-iters 10 --lr-decay-iters 5",
                     {.model = "gpt2"}));
-  EXPECT_EQ(settings.at("--hidden-dropout").fate, Fate::kAutomatic);
+  EXPECT_EQ(settings.at("--hidden-dropout").fate, Fate::kMapped);
   EXPECT_EQ(settings.at("--attention-dropout").fate, Fate::kAbsent);
   EXPECT_EQ(settings.at("--optimizer").fate, Fate::kAutomatic);
   EXPECT_EQ(settings.at("--lr-decay-iters").fate, Fate::kAbsent);

@@ -1,0 +1,60 @@
+// Dropout in the forward pass (forward.h): Srivastava et al. 2014.
+//
+// Each step goes to memory of its own: the gradient of a block's result is that of the residual
+// stream as well, which nothing is dropped of, and a recomputed pass may repeat the dropout without
+// the sum. Adapters that read the same value drop the same of it, so that their products stay one.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/compiler/layers/forward.h"
+
+namespace terrace::compiler {
+
+using kernels::Op;
+
+Slice Forward::Drop(Slice x, double probability, DropoutSite site, bool split,
+                    const std::string& name) {
+  if (!Drops(probability)) return x;
+  constexpr uint32_t kSitesALayer = 16;  // part of the random bits
+  const int64_t rows = x.shape.rows();
+  const Slice y = Activation(name + ".dropped", rows, x.shape.RowElements());
+  builder_.Compute(
+      Op::kDropout,
+      kernels::DropoutAttrs{.probability = static_cast<float>(probability),
+                            .seed = options_.dropout_seed,
+                            .site = static_cast<uint32_t>(builder_.layer + 1) * kSitesALayer +
+                                    static_cast<uint32_t>(site),
+                            .row_shards = places_.shape.rows() / rows,
+                            .column_shards = split ? parallel_.tensor() : 1},
+      {x, places_, y}, name + " dropout");
+  return y;
+}
+
+Forward::DropoutSite Forward::SiteOf(TensorRole weight) {
+  switch (weight) {
+    case TensorRole::kAttentionOut:
+      return DropoutSite::kAdapterOfAttentionOut;
+    case TensorRole::kMlpUp:
+    case TensorRole::kMlpGate:
+      return DropoutSite::kAdapterOfMlp;
+    case TensorRole::kMlpDown:
+      return DropoutSite::kAdapterOfMlpDown;
+    default:
+      return DropoutSite::kAdapterOfAttention;
+  }
+}
+
+Slice Forward::AddDropped(Slice product, Slice residual, TensorRole weight, Slice bias,
+                          const std::string& name) {
+  const Slice sum = LeaveRegion(product, name);
+  if (!bias.absent())
+    builder_.Compute(Op::kAddResidual, kernels::NoAttrs{}, {sum, {}, bias, sum}, name + " + bias");
+  const DropoutSite site =
+      weight == TensorRole::kAttentionOut ? DropoutSite::kAttentionOut : DropoutSite::kMlpOut;
+  const Slice dropped = Drop(sum, config_.dropout.residual, site, /*split=*/false, name);
+  const Slice y = NewResidual(name + ".residual");
+  builder_.Compute(Op::kAddResidual, kernels::NoAttrs{}, {dropped, residual, {}, y},
+                   name + " + residual");
+  return y;
+}
+
+}  // namespace terrace::compiler
