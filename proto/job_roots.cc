@@ -103,6 +103,7 @@ std::vector<SpecPath> PathsOf(const v1::JobSpec& spec) {
   for (const std::string& path : spec.data().train()) add("data.train", path, {kData});
   for (const std::string& path : spec.data().validation()) add("data.validation", path, {kData});
   add("data.tokenizer", spec.data().tokenizer(), {kData, kCheckpoint});
+  add("data.chat_template", spec.data().chat_template(), {kData, kCheckpoint});
   add("model.init", spec.model().init(), {kData, kCheckpoint});
   add("model.lora.init", spec.model().lora().init(), {kData, kCheckpoint});
   if (HasText(spec.data())) add("data.cache", spec.data().cache(), {kCache}, true, true);

@@ -34,6 +34,8 @@ constexpr Watched kWatched[] = {
     {"data.train", true, true},
     {"data.validation", true, true},
     {"data.tokenizer", true, true},
+    {"data.chat_template", true, true},
+    {"data.loss_on", true, false, "answers"},
     {"data.sequence_length", true},
     {"data.validation_fraction", true},
     {"data.samples", true},

@@ -24,7 +24,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 # Everything else is in the package. init-system-helpers and passwd are essential or come with them; sysusers makes the user.
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), passwd")
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssl, systemd")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssl, python3-jinja2, systemd")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 foreach(script conffiles postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA "${CMAKE_CURRENT_LIST_DIR}/${script}")

@@ -25,13 +25,21 @@ std::string DescribeSandbox() {
                       HasSeccomp() ? "seccomp" : "no seccomp");
 }
 
+absl::Status ConfineTemplates(const std::string& python, const ConfineOptions& options) {
+  if (!options.sandbox) return absl::OkStatus();
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+    return absl::ErrnoToStatus(errno, "cannot set no_new_privs");
+  RETURN_IF_ERROR(RestrictFiles({.paths = PathsOfPython(python), .reads = true}).status());
+  return RefuseCalls({.programs = true, .sockets = false}).status();
+}
+
 absl::Status ConfineRank(const v1::RankConfig& config, const ConfineOptions& options) {
   if (!options.sandbox) return absl::OkStatus();
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
     return absl::ErrnoToStatus(errno, "cannot set no_new_privs");
   RETURN_IF_ERROR(RestrictFiles(ReachOf(config, options.roots)).status());
   const bool offloads = config.spec().resources().nvme().paths_size() > 0;
-  return RefuseCalls(/*allow_io_uring=*/offloads).status();
+  return RefuseCalls({.io_uring = offloads}).status();
 }
 
 }  // namespace terrace

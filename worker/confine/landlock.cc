@@ -47,7 +47,7 @@ struct [[gnu::packed]] PathBeneath {
   int32_t folder = -1;
 };
 
-// What a kernel of this version can restrict. Execution is refused everywhere.
+// What a kernel of this version can restrict.
 RulesetAttributes Handled(int version, bool reads) {
   RulesetAttributes handled;
   handled.files = kExecute | kWriteFile | kRemoveDir | kRemoveFile | kMakeChar | kMakeDir |
@@ -64,6 +64,8 @@ uint64_t Allowed(Reach reach) {
   switch (reach) {
     case Reach::kRead:
       return kReading;
+    case Reach::kRun:
+      return kReading | kExecute;
     case Reach::kChange:
       return kChanging;
     case Reach::kOwn:

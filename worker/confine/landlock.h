@@ -20,6 +20,7 @@ int LandlockVersion();
 
 enum class Reach {
   kRead,    // files and folders below
+  kRun,     // also start programs
   kChange,  // also write, create, rename and remove
   kOwn,     // also sockets and symbolic links: the run directory
   kDevice,  // read and write what is there, with ioctl

@@ -99,6 +99,26 @@ std::vector<ReachedPath> SystemPaths() {
   return paths;
 }
 
+std::vector<ReachedPath> PathsOfPython(const std::string& python) {
+  std::vector<ReachedPath> paths;
+  for (const char* pattern : {"/usr", "/lib*", "/bin"}) {
+    for (std::string& path : Matches(pattern)) paths.push_back({std::move(path), Reach::kRun});
+  }
+  for (const char* pattern : {"/etc/ld.so.*", "/etc/localtime", "/etc/python3*"}) {
+    for (std::string& path : Matches(pattern)) paths.push_back({std::move(path), Reach::kRead});
+  }
+  for (const char* device : {"/dev/null", "/dev/urandom"})
+    paths.push_back({device, Reach::kDevice});
+  // An environment of its own: the folder above bin, and where its interpreter really lies.
+  std::error_code error;
+  for (const fs::path& program : {fs::path(python), fs::canonical(python, error)}) {
+    const fs::path folder = program.parent_path();
+    if (folder.filename() == "bin" && folder != "/bin")
+      paths.push_back({folder.parent_path().string(), Reach::kRun});
+  }
+  return paths;
+}
+
 LandlockRules ReachOf(const v1::RankConfig& config, const JobRoots& roots) {
   LandlockRules rules = {.paths = SystemPaths(), .reads = roots.any()};
   const std::string& run = config.run_directory();

@@ -116,7 +116,7 @@ class Filter {
   std::vector<sock_filter> lines_;
 };
 
-Filter MakeFilter(bool allow_io_uring) {
+Filter MakeFilter(const AllowedCalls& allowed) {
   Filter filter;
   filter.Load(offsetof(seccomp_data, arch));
   filter.SkipIf(BPF_JEQ, kArchitecture, 1);
@@ -124,8 +124,15 @@ Filter MakeFilter(bool allow_io_uring) {
   filter.Load(offsetof(seccomp_data, nr));
   filter.SkipUnless(BPF_JGE, kOtherTable, 1);
   filter.Refuse(EPERM);
-  for (const RefusedCall& call : kRefused) filter.RefuseCall(call.number, EPERM);
-  if (!allow_io_uring) filter.RefuseCall(kIoUringSetup, EPERM);
+  for (const RefusedCall& call : kRefused) {
+    if (allowed.programs && call.number == SYS_execve) continue;
+    filter.RefuseCall(call.number, EPERM);
+  }
+  if (!allowed.io_uring) filter.RefuseCall(kIoUringSetup, EPERM);
+  if (!allowed.sockets) {
+    filter.RefuseCall(SYS_socket, EPERM);
+    filter.RefuseCall(SYS_socketpair, EPERM);
+  }
   filter.RefuseCall(kClone3, ENOSYS);
   filter.SkipUnless(BPF_JEQ, SYS_clone, 3);
   filter.Load(offsetof(seccomp_data, args));  // the flags: low bytes first on both machines
@@ -144,9 +151,9 @@ bool HasSeccomp() {
 
 std::span<const RefusedCall> RefusedCalls() { return kRefused; }
 
-absl::StatusOr<bool> RefuseCalls(bool allow_io_uring) {
+absl::StatusOr<bool> RefuseCalls(const AllowedCalls& allowed) {
   if (kArchitecture == 0) return false;
-  Filter filter = MakeFilter(allow_io_uring);
+  Filter filter = MakeFilter(allowed);
   const sock_fprog program = {static_cast<unsigned short>(filter.lines().size()),
                               filter.lines().data()};
   // Without the flag kernels before 5.16 would slow down the arithmetic of the whole process.

@@ -26,9 +26,15 @@ std::span<const RefusedCall> RefusedCalls();
 // Of the kernel, for this machine's calls.
 bool HasSeccomp();
 
+struct AllowedCalls {
+  bool io_uring = false;
+  bool programs = false;  // execve
+  bool sockets = true;    // new ones
+};
+
 // From here on, for this thread and what it starts. False where the kernel has no seccomp, or this
 // machine's calls are not known: then nothing has changed. It switches on no mitigation of the
 // processor, which would slow the arithmetic down. REQUIRES: no_new_privs, or root.
-absl::StatusOr<bool> RefuseCalls(bool allow_io_uring);
+absl::StatusOr<bool> RefuseCalls(const AllowedCalls& allowed);
 
 }  // namespace terrace

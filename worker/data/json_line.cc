@@ -21,7 +21,8 @@ using Json = nlohmann::json;
 constexpr size_t kQuotedBytesMax = 400;
 constexpr char kForms[] =
     "; each line must be an object such as {\"text\": \"...\"}, {\"prompt\": \"...\", "
-    "\"completion\": \"...\"} or {\"instruction\": \"...\", \"output\": \"...\"}";
+    "\"completion\": \"...\"}, {\"instruction\": \"...\", \"output\": \"...\"} or {\"messages\": "
+    "[{\"role\": \"...\", \"content\": \"...\"}]}";
 
 bool IsOfNumber(char c) { return absl::ascii_isalnum(c) || c == '+' || c == '-' || c == '.'; }
 
@@ -76,9 +77,10 @@ absl::StatusOr<std::string> Field(const Json& object, const char* name) {
 }
 
 LineText Answered(std::string prompt, std::string_view answer) {
+  const size_t begin = prompt.size();
   LineText line = {.text = std::move(prompt)};
-  line.prompt_bytes = line.text.size();
   line.text.append(answer);
+  line.counted = {{begin, line.text.size()}};
   return line;
 }
 
@@ -97,9 +99,14 @@ std::string AlpacaPrompt(std::string_view instruction, std::string_view input) {
 absl::StatusOr<LineText> Read(const Json& object) {
   if (!object.is_object())
     return absl::InvalidArgumentError(absl::StrCat("not a JSON object", kForms));
+  const auto has = [&object](const char* name) {
+    return object.contains(name) && !object[name].is_null();
+  };
+  const bool is_chat = has("messages") || has("conversations");
   // Files that have the text of an instruction as well have it for those who read no instructions.
   const bool has_pair = (object.contains("prompt") && object.contains("completion")) ||
                         (object.contains("instruction") && object.contains("output"));
+  if (is_chat && !has_pair) return LineText{.is_chat = true};
   if (object.contains("text") && !has_pair) {
     ASSIGN_OR_RETURN(std::string text, Field(object, "text"));
     return LineText{.text = std::move(text)};
@@ -117,14 +124,6 @@ absl::StatusOr<LineText> Read(const Json& object) {
     }
     ASSIGN_OR_RETURN(const std::string output, Field(object, "output"));
     return Answered(AlpacaPrompt(instruction, input), output);
-  }
-  for (const char* chat : {"messages", "conversations"}) {
-    if (!object.contains(chat)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", chat,
-                     "\" needs a chat template, which is not applied here; write what "
-                     "the template makes of it as \"prompt\" and \"completion\"",
-                     kForms));
   }
   return absl::InvalidArgumentError(absl::StrCat("no field \"text\"", kForms));
 }

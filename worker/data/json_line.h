@@ -1,29 +1,40 @@
-// One line of a .jsonl file as a document: its text, and how much of it is a prompt, whose tokens
-// the loss does not count. Three forms, told apart by their fields:
+// One line of a .jsonl file as a document: its text, and which of it are answers, which alone the
+// loss counts. Four forms, told apart by their fields:
 //
 //   {"text": "..."}
 //   {"prompt": "...", "completion": "..."}
 //   {"instruction": "...", "input": "...", "output": "..."}, where "input" may be absent or empty:
 //       in the words that Stanford Alpaca was trained with (Taori et al. 2023,
 //       github.com/tatsu-lab/stanford_alpaca)
+//   {"messages": [...]} or {"conversations": [...]}: a chat template makes their text
+//       (chat/chat_renderer.h)
 //
-// Other fields are ignored, and so is the text of a line that has one of the pairs. Pure and
-// thread-safe.
+// A pair counts before a conversation, and both before a text: a line that has several is for
+// readers of less. Other fields are ignored. Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
 namespace terrace {
 
+struct TextSpan {  // in bytes
+  size_t begin = 0, end = 0;
+};
+
 struct LineText {
   std::string text;
-  size_t prompt_bytes = 0;  // at the start of the text
+  std::optional<std::vector<TextSpan>> counted;  // ascending, apart; none: all of the text counts
+  // A conversation: as TextOfJsonLine returns it without a text. A template writes all that ends
+  // it, and the tokenizer's end-of-text token does not follow.
+  bool is_chat = false;
 };
 
 // INVALID_ARGUMENT with what is wrong and how lines must be, without file and line.

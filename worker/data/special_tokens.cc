@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/text/json_text.h"
+#include "worker/data/json_beside.h"
 #include "worker/data/tokenizer_json/document.h"
 
 namespace terrace {
@@ -17,8 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 using tokenizer_json::Json;
 using tokenizer_json::Member;
-
-constexpr int64_t kFileLimitBytes = 64 << 20;
 
 std::vector<int64_t> EndIdsOf(const Json& config) {
   std::vector<int64_t> ids;
@@ -29,28 +27,6 @@ std::vector<int64_t> EndIdsOf(const Json& config) {
     if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
   }
   return ids;
-}
-
-// Null when there is no such file; a link that leads nowhere is one that should be there.
-absl::StatusOr<Json> ReadBeside(const fs::path& folder, const char* name,
-                                std::vector<std::string>* remarks) {
-  std::error_code ignored;
-  const fs::path path = folder / name;
-  if (!fs::exists(fs::symlink_status(path, ignored))) return Json();
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path.string(), kFileLimitBytes));
-  std::vector<std::string> repeated;
-  const absl::Status checked = CheckJson(text, &repeated);
-  if (!checked.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), " is not a JSON object: ", checked.message()));
-  }
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), " is not a JSON object"));
-  for (const std::string& key : repeated) {
-    remarks->push_back(absl::StrCat(name, ": ", key, " stands twice; the last one counts"));
-  }
-  return json;
 }
 
 // Null for what is none: the config of a job has been looked at before.
@@ -68,10 +44,12 @@ class Reader {
   }
 
   absl::StatusOr<SpecialTokens> Read() {
-    ASSIGN_OR_RETURN(tokenizer_config_, ReadBeside(folder_, "tokenizer_config.json", &remarks_));
-    ASSIGN_OR_RETURN(map_, ReadBeside(folder_, "special_tokens_map.json", &remarks_));
-    ASSIGN_OR_RETURN(config_, ReadBeside(folder_, "config.json", &remarks_));
-    ASSIGN_OR_RETURN(generation_, ReadBeside(folder_, "generation_config.json", &remarks_));
+    ASSIGN_OR_RETURN(tokenizer_config_,
+                     ReadJsonBeside(folder_.string(), "tokenizer_config.json", &remarks_));
+    ASSIGN_OR_RETURN(map_, ReadJsonBeside(folder_.string(), "special_tokens_map.json", &remarks_));
+    ASSIGN_OR_RETURN(config_, ReadJsonBeside(folder_.string(), "config.json", &remarks_));
+    ASSIGN_OR_RETURN(generation_,
+                     ReadJsonBeside(folder_.string(), "generation_config.json", &remarks_));
     SpecialTokens tokens = names_.own;
     RETURN_IF_ERROR(ReadNamed("eos_token", /*must_exist=*/true, &tokens.end));
     RETURN_IF_ERROR(ReadNamed("bos_token", /*must_exist=*/false, &tokens.begin));

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
+#include "worker/data/chat/chat_renderer.h"
 #include "worker/data/json_line.h"
 
 namespace terrace {
@@ -51,7 +52,14 @@ absl::Status VisitPlain(std::string_view content, bool any_bytes, std::string_vi
   return absl::OkStatus();
 }
 
-absl::Status VisitJsonLines(std::string_view content, std::string_view path,
+absl::StatusOr<LineText> TextOfLine(std::string_view line, ChatRenderer* chats) {
+  ASSIGN_OR_RETURN(LineText text, TextOfJsonLine(line));
+  if (!text.is_chat) return text;
+  if (chats == nullptr) return absl::InvalidArgumentError("a conversation cannot be rendered here");
+  return chats->Render(line);
+}
+
+absl::Status VisitJsonLines(std::string_view content, std::string_view path, ChatRenderer* chats,
                             const TextPieceVisitor& visit) {
   int64_t line_number = 0;
   for (size_t begin = 0; begin < content.size();) {
@@ -60,15 +68,16 @@ absl::Status VisitJsonLines(std::string_view content, std::string_view path,
     begin = end + 1;
     ++line_number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const absl::StatusOr<LineText> document = TextOfJsonLine(line);
+    const absl::StatusOr<LineText> document = TextOfLine(line, chats);
     if (!document.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Absl(path), ":", line_number, ": ", document.status().message()));
+      return absl::Status(document.status().code(), absl::StrCat(Absl(path), ":", line_number, ": ",
+                                                                 document.status().message()));
     }
     RETURN_IF_ERROR(visit({.text = document->text,
                            .ends_document = true,
                            .consumed_bytes = static_cast<int64_t>(std::min(begin, content.size())),
-                           .prompt_bytes = document->prompt_bytes}));
+                           .counted = document->counted ? &*document->counted : nullptr,
+                           .ends_itself = document->is_chat}));
   }
   return absl::OkStatus();
 }
@@ -76,9 +85,9 @@ absl::Status VisitJsonLines(std::string_view content, std::string_view path,
 }  // namespace
 
 absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes,
-                       std::string_view path, const TextPieceVisitor& visit) {
+                       std::string_view path, ChatRenderer* chats, const TextPieceVisitor& visit) {
   return format == TextFormat::kText ? VisitPlain(content, any_bytes, path, visit)
-                                     : VisitJsonLines(content, path, visit);
+                                     : VisitJsonLines(content, path, chats, visit);
 }
 
 }  // namespace terrace

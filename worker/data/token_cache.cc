@@ -18,12 +18,14 @@
 #include "base/paths/same_access.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "worker/data/chat/chat_renderer.h"
+#include "worker/data/counted_tokens.h"
 
 namespace terrace {
 namespace {
 
 constexpr char kMagic[8] = {'T', 'R', 'R', 'C', 'T', 'O', 'K', '\n'};
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr int64_t kLockAttemptMs = 200;
 
 // Little-endian, as the machines we run on. The checksum covers all before it.
@@ -67,9 +69,12 @@ CacheName NameOf(const TokenCacheRequest& request) {
   std::error_code ignored;
   std::filesystem::path source = std::filesystem::weakly_canonical(request.source, ignored);
   if (source.empty()) source = request.source;
-  const std::string identity =
-      absl::StrCat(request.tokenizer->fingerprint(), "\n", source.string(), "\n",
-                   request.format == TextFormat::kText ? "text" : "jsonl");
+  std::string identity = absl::StrCat(request.tokenizer->fingerprint(), "\n", source.string(), "\n",
+                                      request.format == TextFormat::kText ? "text" : "jsonl");
+  if (request.format == TextFormat::kJsonLines) {
+    absl::StrAppend(&identity, "\n", request.answers_alone ? "answers" : "all", "\n",
+                    request.chats == nullptr ? "" : request.chats->fingerprint());
+  }
   CacheName name;
   name.key = XXH3_64bits(identity.data(), identity.size());
   name.path = (std::filesystem::path(request.folder) /
@@ -152,9 +157,10 @@ class CacheWriter {
 
   void EndDocument() { ends_.push_back(tokens_); }
 
-  // The loss does not count the next `tokens` tokens.
-  void Uncounted(uint64_t tokens) {
-    if (tokens > 0) uncounted_.push_back({tokens_, tokens_ + tokens});
+  // The loss does not count these of the next tokens.
+  void Uncounted(const std::vector<TokenSpan>& spans) {
+    for (const TokenSpan& span : spans)
+      uncounted_.push_back({tokens_ + span.begin, tokens_ + span.end});
   }
 
   absl::Status Finish(uint64_t key, const MappedFile& source) {
@@ -209,15 +215,6 @@ class Throttle {
   std::optional<std::chrono::steady_clock::time_point> last_;
 };
 
-// Of a piece's tokens those that hold nothing of the answer. A token across the border is counted.
-size_t TokensOfPrompt(const Tokenizer& tokenizer, const TextPiece& piece,
-                      const std::vector<int32_t>& ids) {
-  if (piece.prompt_bytes == 0) return 0;
-  std::vector<int32_t> prompt;
-  tokenizer.Encode(piece.text.substr(0, piece.prompt_bytes), &prompt);
-  return std::mismatch(prompt.begin(), prompt.end(), ids.begin(), ids.end()).first - prompt.begin();
-}
-
 absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name,
                       const MappedFile& source, const std::string& temporary,
                       const DataProgress& progress) {
@@ -230,11 +227,15 @@ absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name,
   std::vector<int32_t> ids;
   const bool any_bytes = tokenizer.fingerprint() == "bytes";
   RETURN_IF_ERROR(VisitText(
-      source.text(), request.format, any_bytes, request.source, [&](const TextPiece& piece) {
+      source.text(), request.format, any_bytes, request.source, request.chats,
+      [&](const TextPiece& piece) {
         ids.clear();
-        tokenizer.Encode(piece.text, &ids);
-        writer.Uncounted(TokensOfPrompt(tokenizer, piece, ids));
-        if (piece.ends_document && tokenizer.end_of_text().has_value()) {
+        if (piece.counted != nullptr && request.answers_alone) {
+          writer.Uncounted(EncodeCounted(tokenizer, piece.text, *piece.counted, &ids));
+        } else {
+          tokenizer.Encode(piece.text, &ids);
+        }
+        if (piece.ends_document && !piece.ends_itself && tokenizer.end_of_text().has_value()) {
           ids.push_back(*tokenizer.end_of_text());
         }
         throttle.Report(activity,

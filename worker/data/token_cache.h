@@ -1,7 +1,8 @@
 // The token cache: the tokens of one text file under one tokenizer, written once and then
 // memory-mapped (docs/formats.md has the bytes). A cache is written under a temporary name, fsynced
 // and renamed, while a file lock makes the other ranks of the node wait instead of doing the same
-// work. A text that changed (size or modification time) is tokenised again. A cache is open to whom
+// work. A text that changed (size or modification time) is tokenised again, and conversations also
+// where their template did. A cache is open to whom
 // its text is.
 //
 // Thread-safe: no state; safe between processes.
@@ -22,11 +23,15 @@
 
 namespace terrace {
 
+class ChatRenderer;
+
 struct TokenCacheRequest {
   std::string source;  // path of the text
   TextFormat format = TextFormat::kText;
   const Tokenizer* tokenizer = nullptr;
-  std::string folder;  // created when missing
+  std::string folder;             // created when missing
+  ChatRenderer* chats = nullptr;  // of conversations, which are refused without it
+  bool answers_alone = true;      // false: the loss counts prompts, too (data.loss_on: all)
 };
 
 struct CachedTokens {

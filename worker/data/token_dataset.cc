@@ -12,6 +12,7 @@
 #include "base/strings.h"
 #include "proto/tokens/token_file.h"
 #include "proto/tokens/window_lengths.h"
+#include "worker/data/chat/chat_renderer.h"
 #include "worker/data/document_dataset.h"
 #include "worker/data/permutation.h"
 #include "worker/data/token_cache.h"
@@ -99,8 +100,12 @@ class WindowDataset final : public TokenDataset {
 class SourceOpener {
  public:
   SourceOpener(const v1::DataSpec& spec, int64_t vocabulary, const DataProgress& progress,
-               std::string_view model_config)
-      : spec_(spec), vocabulary_(vocabulary), progress_(progress), model_config_(model_config) {}
+               std::string_view model_config, TemplateProcess* templates)
+      : spec_(spec),
+        vocabulary_(vocabulary),
+        progress_(progress),
+        model_config_(model_config),
+        templates_(templates) {}
 
   // The tokenizer's.
   absl::StatusOr<std::optional<int32_t>> EndOfText() {
@@ -151,10 +156,27 @@ class SourceOpener {
     return absl::OkStatus();
   }
 
+  absl::Status LoadTemplate() {
+    if (chats_.has_value()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(ChatTemplate chat, ReadChatTemplate(spec_.tokenizer(), spec_.chat_template()));
+    chats_.emplace(std::move(chat),
+                   ChatOptions{.answers = spec_.loss_on() != "all",
+                               .finds_special_tokens = tokenizer_->finds_special_tokens()},
+                   templates_);
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<TokenSegment> OpenText(const std::string& path, TextFormat format) {
     RETURN_IF_ERROR(LoadTokenizer());
+    if (format == TextFormat::kJsonLines) RETURN_IF_ERROR(LoadTemplate());
     ASSIGN_OR_RETURN(CachedTokens cached,
-                     OpenTokenCache({path, format, tokenizer_.get(), spec_.cache()}, progress_));
+                     OpenTokenCache({.source = path,
+                                     .format = format,
+                                     .tokenizer = tokenizer_.get(),
+                                     .folder = spec_.cache(),
+                                     .chats = chats_.has_value() ? &*chats_ : nullptr,
+                                     .answers_alone = spec_.loss_on() != "all"},
+                                    progress_));
     if (cached.max_id >= vocabulary_) RETURN_IF_ERROR(CheckIds(cached.segment, vocabulary_));
     return std::move(cached.segment);
   }
@@ -163,7 +185,9 @@ class SourceOpener {
   const int64_t vocabulary_;
   const DataProgress& progress_;
   const std::string_view model_config_;
+  TemplateProcess* const templates_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatRenderer> chats_;
 };
 
 bool HasPrompts(const TokenSequence& tokens) {
@@ -188,13 +212,11 @@ absl::Status CheckSpec(const v1::DataSpec& spec) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(const v1::DataSpec& spec,
-                                                                 const v1::TrainSpec& train_spec,
-                                                                 int64_t vocabulary,
-                                                                 const DataProgress& progress,
-                                                                 std::string_view model_config) {
+absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
+    const v1::DataSpec& spec, const v1::TrainSpec& train_spec, int64_t vocabulary,
+    const DataProgress& progress, std::string_view model_config, TemplateProcess* templates) {
   RETURN_IF_ERROR(CheckSpec(spec));
-  SourceOpener opener(spec, vocabulary, progress, model_config);
+  SourceOpener opener(spec, vocabulary, progress, model_config, templates);
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
   const TokenSums sums = {SumOf(train), SumOf(validation)};

@@ -31,6 +31,8 @@ namespace terrace {
 // second.
 using DataProgress = std::function<void(std::string_view text, double fraction)>;
 
+class TemplateProcess;
+
 enum class Split { kTrain, kValidation };
 
 class TokenDataset {
@@ -39,13 +41,15 @@ class TokenDataset {
   // one), checks that every id is below `vocabulary` and that each split holds enough: one window
   // of spec.sequence_length + 1 tokens, or the documents of one batch. Of `train` the seed and the
   // batch matter; `model_config`, the text of the model's config.json, may name the end token.
-  // NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT, with the file, the position and
-  // the way out.
+  // `templates` renders conversations; null: a process is started where there are any, which a
+  // confined rank cannot. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT, with the file, the
+  // position and the way out.
   static absl::StatusOr<std::unique_ptr<TokenDataset>> Open(const v1::DataSpec& spec,
                                                             const v1::TrainSpec& train,
                                                             int64_t vocabulary,
                                                             const DataProgress& progress,
-                                                            std::string_view model_config = {});
+                                                            std::string_view model_config = {},
+                                                            TemplateProcess* templates = nullptr);
   virtual ~TokenDataset() = default;
 
   // Of the tokenizer, where a text or the end of documents asked for it.

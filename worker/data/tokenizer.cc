@@ -26,6 +26,12 @@ class BytesTokenizer final : public Tokenizer {
   void Encode(std::string_view text, std::vector<int32_t>* ids) const override {
     for (const unsigned char c : text) ids->push_back(c);
   }
+  bool EncodeWithEnds(std::string_view text, std::vector<int32_t>* ids,
+                      std::vector<size_t>* ends) const override {
+    Encode(text, ids);
+    for (size_t i = 1; i <= text.size(); ++i) ends->push_back(i);
+    return true;
+  }
   std::string Decode(const std::vector<int32_t>& ids) const override {
     std::string text;
     for (const int32_t id : ids) {
@@ -40,6 +46,12 @@ class BytesTokenizer final : public Tokenizer {
 };
 
 }  // namespace
+
+bool Tokenizer::EncodeWithEnds(std::string_view text, std::vector<int32_t>* ids,
+                               std::vector<size_t>*) const {
+  Encode(text, ids);
+  return false;
+}
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(std::string_view name_or_path,
                                                            std::string_view model_config) {

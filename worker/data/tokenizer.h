@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,6 +36,12 @@ class Tokenizer {
   }
   // Appends the ids of `text`; none is put in front of them or behind.
   virtual void Encode(std::string_view text, std::vector<int32_t>* ids) const = 0;
+  // The same, and for each of these ids where its text ends in `text`, in bytes. False where the
+  // tokenizer cannot tell: then `ends` means nothing.
+  virtual bool EncodeWithEnds(std::string_view text, std::vector<int32_t>* ids,
+                              std::vector<size_t>* ends) const;
+  // Ids for special tokens that stand in a text, as conversations have them.
+  virtual bool finds_special_tokens() const { return true; }
   virtual std::string Decode(const std::vector<int32_t>& ids) const = 0;
   // Names the exact rules and the end token: part of the key of the token cache (a hash of the file
   // for file-based ones).

@@ -246,7 +246,8 @@ absl::Status RankProcess::OpenDataset() {
         told = true;
         reporter_->SetActivity(text, fraction);
       },
-      config_.spec().model().config_json());
+      config_.spec().model().config_json(), templates_.get());
+  templates_.reset();
   if (!dataset.ok()) return WithReason(dataset.status(), v1::REASON_DATA_ERROR);
   dataset_ = *std::move(dataset);
   if (told) reporter_->SetActivity("", 1);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,7 @@
 #include "proto/v1/worker.pb.h"
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/comm/communicator.h"
+#include "worker/data/chat/template_process.h"
 #include "worker/data/token_dataset.h"
 #include "worker/device/backend.h"
 #include "worker/device/driver_watch.h"
@@ -41,13 +43,16 @@ class RankProcess {
  public:
   // `with_daemon`: serve the link, rendezvous through it and wait for Go; otherwise use
   // config.rendezvous_file and start at once. Borrows all.
+  // `templates` renders conversations for a rank that may start no processes.
   RankProcess(const v1::RankConfig& config, bool with_daemon, Commands* commands,
-              Reporter* reporter, const Clock* clock)
+              Reporter* reporter, const Clock* clock,
+              std::unique_ptr<TemplateProcess> templates = nullptr)
       : config_(config),
         with_daemon_(with_daemon),
         commands_(commands),
         reporter_(reporter),
-        clock_(clock) {}
+        clock_(clock),
+        templates_(std::move(templates)) {}
   ~RankProcess();
 
   // True when it was stopped before the last step. The status carries its reason (failure.h).
@@ -83,6 +88,7 @@ class RankProcess {
   Commands* const commands_;
   Reporter* const reporter_;
   const Clock* const clock_;
+  std::unique_ptr<TemplateProcess> templates_;
 
   std::unique_ptr<FlightWriter> flight_;  // before the link, whose threads write to it
   std::unique_ptr<LinkServer> link_;

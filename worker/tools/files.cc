@@ -48,6 +48,8 @@ void AddTokenize(CLI::App* app, const Options& options, int* exit_code) {
   tool->add_option("--tokenizer", args.tokenizer, "bytes, tokenizer.json or *.model")->required();
   tool->add_option("--output", args.output_path, "Token file to write")->required();
   tool->add_option("--cache", args.cache, "Token cache to use and keep");
+  tool->add_option("--chat-template", args.chat_template,
+                   "A .jinja file in place of the tokenizer's chat template");
   tool->add_option("--format", args.format, "llmc or raw")->check(CLI::IsMember({"llmc", "raw"}));
   tool->add_option("files", args.files, ".txt or .jsonl files")->required();
   tool->callback([options, exit_code] {

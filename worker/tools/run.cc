@@ -3,10 +3,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -17,6 +19,7 @@
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "worker/confine/confine.h"
+#include "worker/data/chat/template_process.h"
 #include "worker/rank/environment.h"
 #include "worker/rank/program_file.h"
 #include "worker/rank/rank_process.h"
@@ -63,8 +66,25 @@ absl::Status Confine(const v1::RankConfig& config, const ConfineOptions& options
   return ConfineRank(config, options);
 }
 
+bool HasJsonLines(const v1::DataSpec& data) {
+  const auto is_json = [](const std::string& path) { return path.ends_with(".jsonl"); };
+  return std::any_of(data.train().begin(), data.train().end(), is_json) ||
+         std::any_of(data.validation().begin(), data.validation().end(), is_json);
+}
+
+// What renders conversations, where there may be any: afterwards no process can be started.
+absl::Status StartTemplates(const v1::RankConfig& config, const ConfineOptions& options,
+                            std::unique_ptr<TemplateProcess>* templates) {
+  if (!HasJsonLines(config.spec().data())) return absl::OkStatus();
+  ASSIGN_OR_RETURN(*templates, TemplateProcess::Start([&options](const std::string& python) {
+    return ConfineTemplates(python, options);
+  }));
+  return absl::OkStatus();
+}
+
 // `confined`: what came of it, which is reported as the rank's own end.
-int RunRank(const v1::RankConfig& config, bool daemon, const absl::Status& confined) {
+int RunRank(const v1::RankConfig& config, bool daemon, const absl::Status& confined,
+            std::unique_ptr<TemplateProcess> templates) {
   auto signals = StopSignals::Block(/*watch_parent=*/false);
   if (!signals.ok()) {
     log::Error(signals.status().message());
@@ -80,7 +100,7 @@ int RunRank(const v1::RankConfig& config, bool daemon, const absl::Status& confi
     return ToInt(ExitCode::kFailure);
   }
   std::thread(ServeSignals, &*signals, &commands, &reporter).detach();
-  RankProcess process(config, daemon, &commands, &reporter, &clock);
+  RankProcess process(config, daemon, &commands, &reporter, &clock, std::move(templates));
   const absl::StatusOr<bool> stopped_early = process.Run();
   const int exit_code = stopped_early.ok() ? 0 : ToInt(ExitCode::kFailure);
   reporter.End(stopped_early.status(), stopped_early.ok() && *stopped_early, exit_code);
@@ -98,8 +118,11 @@ int Run(const RunOptions& options, char** argv) {
   RestartWithEnvironment(argv, std::max<int>(1, config->threads()), config->local_ranks() > 1);
   log::Init(absl::StrCat("rank ", config->rank()), log::Level::kInfo);
   // A rank that a person starts by hand may do what that person may.
-  return RunRank(*config, options.daemon,
-                 options.daemon ? Confine(*config, options.confine) : absl::OkStatus());
+  if (!options.daemon) return RunRank(*config, false, absl::OkStatus(), nullptr);
+  std::unique_ptr<TemplateProcess> templates;
+  absl::Status confined = StartTemplates(*config, options.confine, &templates);
+  if (confined.ok()) confined = Confine(*config, options.confine);
+  return RunRank(*config, true, confined, std::move(templates));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "proto/v1/tools.pb.h"
+#include "worker/data/chat/chat_renderer.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/token_file_writer.h"
 #include "worker/data/tokenizer.h"
@@ -54,16 +55,19 @@ absl::StatusOr<TokenFileFormat> ParseTokenFileFormat(const std::string& name) {
 absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileFormat format,
                                             ProgressBar* bar) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(args.tokenizer));
+  ASSIGN_OR_RETURN(ChatTemplate chat, ReadChatTemplate(args.tokenizer, args.chat_template));
+  ChatRenderer chats(std::move(chat), {.finds_special_tokens = tokenizer->finds_special_tokens()},
+                     nullptr);
   const TemporaryCache temporary(args.output_path);
   const std::string cache = args.cache.empty() ? temporary.path() : args.cache;
   v1::TokenizeResult result;
   std::vector<CachedTokens> parts;
   for (const std::string& path : args.files) {
     ASSIGN_OR_RETURN(const TextFormat text_format, FormatOf(path));
-    ASSIGN_OR_RETURN(CachedTokens part, OpenTokenCache({path, text_format, tokenizer.get(), cache},
-                                                       [&](std::string_view text, double fraction) {
-                                                         bar->Draw(text, fraction);
-                                                       }));
+    ASSIGN_OR_RETURN(
+        CachedTokens part,
+        OpenTokenCache({path, text_format, tokenizer.get(), cache, &chats},
+                       [&](std::string_view text, double fraction) { bar->Draw(text, fraction); }));
     if (!part.segment.uncounted.empty()) {
       log::Warn(path,
                 " has prompts, which a .bin does not mark: the loss of a job that reads it "

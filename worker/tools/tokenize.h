@@ -18,6 +18,7 @@ struct TokenizeArgs {
   std::string tokenizer;           // "bytes", tokenizer.json or *.model
   std::string output_path;         // written whole or not at all
   std::string cache;               // token cache to use and keep; "": a temporary one
+  std::string chat_template;       // a .jinja file; "": the tokenizer's
   std::string format = "llmc";     // "llmc": 1024-byte header; "raw": nothing but tokens
   std::vector<std::string> files;  // .txt or .jsonl
 };

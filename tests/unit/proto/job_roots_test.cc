@@ -66,6 +66,8 @@ TEST_F(JobRootsTest, EachFieldIsRefusedByItsName) {
       {"data.validation",
        [](auto& spec, auto& path) { spec.mutable_data()->add_validation(path); }},
       {"data.tokenizer", [](auto& spec, auto& path) { spec.mutable_data()->set_tokenizer(path); }},
+      {"data.chat_template",
+       [](auto& spec, auto& path) { spec.mutable_data()->set_chat_template(path); }},
       {"data.cache", [](auto& spec, auto& path) { spec.mutable_data()->set_cache(path); }},
       {"model.init", [](auto& spec, auto& path) { spec.mutable_model()->set_init(path); }},
       {"model.lora.init",

@@ -38,6 +38,17 @@ TEST(SpecChangesTest, FilesThatMovedAreToldAndOthersBreak) {
             "data.train from [/data/c4/] to [/data/pile/]");
 }
 
+// What the loss counts is part of the data; checkpoints from before the key hold nothing.
+TEST(SpecChangesTest, OtherAnswersAndAnotherTemplateBreak) {
+  v1::JobSpec now = Spec();
+  now.mutable_data()->set_loss_on("answers");
+  EXPECT_TRUE(SpecChanges(Spec(), now).empty());
+  now.mutable_data()->set_loss_on("all");
+  now.mutable_data()->set_chat_template("/data/chat.jinja");
+  EXPECT_EQ(DescribeChanges(SpecChanges(Spec(), now), true),
+            "data.chat_template from nothing to /data/chat.jinja, data.loss_on from answers to all");
+}
+
 TEST(SpecChangesTest, AnotherScheduleIsToldAndBreaksNothing) {
   v1::JobSpec now = Spec();
   now.mutable_train()->mutable_optimizer()->set_lr(2e-3);

@@ -53,6 +53,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   int64_t vocabulary() const override { return model_.pieces.size(); }
   const SpecialTokens& special_tokens() const override { return special_; }
   std::string fingerprint() const override { return fingerprint_; }
+  bool finds_special_tokens() const override { return false; }
 
   void Encode(std::string_view text, std::vector<int32_t>* ids) const override {
     bool after_unknown = false;

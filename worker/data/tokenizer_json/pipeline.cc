@@ -2,6 +2,8 @@
 #include "worker/data/tokenizer_json/pipeline.h"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr size_t kCachedPieces = 1 << 18;
 constexpr size_t kCachedPieceBytes = 48;
+constexpr std::string_view kSpaceSign = "\u2581";  // SentencePiece's writing of a space
 
 // By id, as the decoder takes them: an added token is what it was found by.
 std::vector<std::string> TokensOf(const Pipeline& pipeline) {
@@ -27,10 +30,38 @@ std::vector<std::string> TokensOf(const Pipeline& pipeline) {
   return tokens;
 }
 
+bool IsByteToken(std::string_view token) {
+  return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+}
+
+// By id, the bytes of text that a token stands for. Such tokens of the decoder's as the model may
+// put in front of a text count, too: a space in its own writing.
+std::vector<size_t> TextBytesOf(const Pipeline& pipeline, const std::vector<std::string>& tokens) {
+  std::vector<size_t> bytes;
+  for (const std::string& token : tokens) {
+    const auto is_rest = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
+    size_t size = token.size();
+    if (pipeline.pre_tokenizer.byte_level()) {  // a character of the alphabet for each byte
+      size -= std::count_if(token.begin(), token.end(), is_rest);
+    } else if (IsByteToken(token)) {
+      size = 1;
+    } else {
+      for (size_t at = token.find(kSpaceSign); at != std::string::npos;
+           at = token.find(kSpaceSign, at + kSpaceSign.size())) {
+        size -= kSpaceSign.size() - 1;
+      }
+    }
+    bytes.push_back(size);
+  }
+  for (const AddedToken& token : pipeline.added) bytes[token.id] = token.content.size();
+  return bytes;
+}
+
 class PipelineTokenizer final : public Tokenizer {
  public:
   PipelineTokenizer(Pipeline pipeline, SpecialTokens special, std::string fingerprint)
       : tokens_(TokensOf(pipeline)),
+        text_bytes_(TextBytesOf(pipeline, tokens_)),
         normalizer_(std::move(pipeline.normalizer)),
         raw_added_(pipeline.added, /*normalized=*/false,
                    [](const std::string& content) { return content; }),
@@ -48,20 +79,19 @@ class PipelineTokenizer final : public Tokenizer {
   std::string fingerprint() const override { return fingerprint_; }
 
   void Encode(std::string_view text, std::vector<int32_t>* ids) const override {
-    absl::MutexLock lock(&mutex_);
-    std::string storage;
-    const auto encode = [&](Piece piece)
-                            ABSL_NO_THREAD_SAFETY_ANALYSIS { EncodePiece(piece.text, ids); };
-    raw_added_.Split(text, [&](std::string_view part, std::optional<int32_t> id) {
-      if (id.has_value()) return ids->push_back(*id);
-      size_t start_bytes = part.data() == text.data() ? CharacterBytes(part) : 0;
-      const std::string_view normalized = normalizer_.Apply(part, &storage, &start_bytes);
-      normalized_added_.Split(normalized, [&](std::string_view rest, std::optional<int32_t> id) {
-        if (id.has_value()) return ids->push_back(*id);
-        const size_t offset = rest.data() - normalized.data();
-        pre_tokenizer_.Split({rest, start_bytes - std::min(offset, start_bytes)}, encode);
-      });
+    EncodeParts(text, ids, [](size_t) {});
+  }
+
+  bool EncodeWithEnds(std::string_view text, std::vector<int32_t>* ids,
+                      std::vector<size_t>* ends) const override {
+    size_t first = ids->size(), begin = 0;
+    bool all = true;
+    EncodeParts(text, ids, [&](size_t end) {
+      all = all && PlaceTokens(std::span(*ids).subspan(first), begin, end, ends);
+      first = ids->size();
+      begin = end;
     });
+    return all;
   }
 
   std::string Decode(const std::vector<int32_t>& ids) const override {
@@ -77,6 +107,51 @@ class PipelineTokenizer final : public Tokenizer {
     uint32_t begin;
     uint32_t count;
   };
+
+  // Calls `ended(byte)` behind each part of the text whose tokens depend on that part alone.
+  template <typename Ended>
+  void EncodeParts(std::string_view text, std::vector<int32_t>* ids, const Ended& ended) const {
+    absl::MutexLock lock(&mutex_);
+    std::string storage;
+    const auto encode = [&](Piece piece)
+                            ABSL_NO_THREAD_SAFETY_ANALYSIS { EncodePiece(piece.text, ids); };
+    raw_added_.Split(text, [&](std::string_view part, std::optional<int32_t> id) {
+      const size_t end = part.data() + part.size() - text.data();
+      if (id.has_value()) {
+        ids->push_back(*id);
+        return ended(end);
+      }
+      size_t start_bytes = part.data() == text.data() ? CharacterBytes(part) : 0;
+      const std::string_view normalized = normalizer_.Apply(part, &storage, &start_bytes);
+      normalized_added_.Split(normalized, [&](std::string_view rest, std::optional<int32_t> id) {
+        if (id.has_value()) return ids->push_back(*id);
+        const size_t offset = rest.data() - normalized.data();
+        pre_tokenizer_.Split({rest, start_bytes - std::min(offset, start_bytes)}, encode);
+      });
+      ended(end);
+    });
+  }
+
+  // Where tokens of the part [begin, end) of a text end. False where their texts do not add up to
+  // it: a normalizer changed its length, or the vocabulary lacks some of it.
+  bool PlaceTokens(std::span<const int32_t> ids, size_t begin, size_t end,
+                   std::vector<size_t>* ends) const {
+    if (ids.size() == 1) {  // an added token takes white space with it
+      ends->push_back(end);
+      return true;
+    }
+    size_t sum = 0;
+    for (const int32_t id : ids) sum += text_bytes_[id];
+    if (ids.empty() || sum < end - begin || sum > end - begin + 1) return false;
+    size_t ahead = sum - (end - begin);  // the space that is put in front of a text
+    for (const int32_t id : ids) {
+      const size_t bytes = text_bytes_[id];
+      begin += bytes - std::min(bytes, ahead);
+      ahead -= std::min(bytes, ahead);
+      ends->push_back(begin);
+    }
+    return true;
+  }
 
   void EncodePiece(std::string_view piece, std::vector<int32_t>* ids) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -94,6 +169,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   const std::vector<std::string> tokens_;  // by id
+  const std::vector<size_t> text_bytes_;   // of each
   const Normalizer normalizer_;
   const AddedTokens raw_added_;
   const AddedTokens normalized_added_;

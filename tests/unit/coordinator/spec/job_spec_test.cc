@@ -41,6 +41,8 @@ TEST(JobSpecTest, DefaultsAreFilledIn) {
   const v1::JobSpec spec = Parse(kMinimal);
   EXPECT_EQ(spec.model().init(), "random");
   EXPECT_EQ(spec.data().tokenizer(), "bytes");
+  EXPECT_EQ(spec.data().chat_template(), "");
+  EXPECT_EQ(spec.data().loss_on(), "answers");
   EXPECT_EQ(spec.data().sequence_length(), 1024);
   EXPECT_DOUBLE_EQ(spec.train().optimizer().lr(), 3e-4);
   EXPECT_DOUBLE_EQ(spec.train().optimizer().beta2(), 0.95);
@@ -59,7 +61,8 @@ TEST(JobSpecTest, EveryKindOfValueIsRead) {
   const v1::JobSpec spec = Parse(R"(
 name: all
 model: {config: {model_type: gpt2, n_layer: 2, layer_norm_epsilon: 1e-5, scale: "3"}, init: weights/model.safetensors}
-data: {train: a.txt, validation: [/v/b.txt, c.jsonl], tokenizer: tok.json, sequence_length: 64}
+data: {train: a.txt, validation: [/v/b.txt, c.jsonl], tokenizer: tok.json, sequence_length: 64,
+       chat_template: chat.jinja, loss_on: all}
 train:
   steps: 1_000
   global_batch: 1e2
@@ -75,6 +78,8 @@ resources: {nodes: "1:4", device_memory: 1.5GiB}
   EXPECT_EQ(spec.model().init(), "/jobs/weights/model.safetensors");
   EXPECT_THAT(spec.data().train(), ElementsAre("/jobs/a.txt"));
   EXPECT_THAT(spec.data().validation(), ElementsAre("/v/b.txt", "/jobs/c.jsonl"));
+  EXPECT_EQ(spec.data().chat_template(), "/jobs/chat.jinja");
+  EXPECT_EQ(spec.data().loss_on(), "all");
   EXPECT_EQ(spec.train().steps(), 1000);
   EXPECT_EQ(spec.train().global_batch(), 100);
   EXPECT_DOUBLE_EQ(spec.train().optimizer().beta1(), 0.8);

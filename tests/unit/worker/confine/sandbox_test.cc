@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -143,7 +144,7 @@ TEST(SandboxTest, AKernelWithoutLandlockChangesNothing) {
 TEST(SandboxTest, AKernelWithoutSeccompChangesNothing) {
   const auto confine = [] {
     Remove(SYS_seccomp);
-    const auto refused = RefuseCalls(false);
+    const auto refused = RefuseCalls({});
     if (HasSeccomp() || !refused.ok() || *refused) _exit(203);
   };
   EXPECT_EQ(Attempt(confine, [] { return Of(unshare(CLONE_NEWUTS)) == EPERM && geteuid() == 0; }),
@@ -158,7 +159,7 @@ class SeccompTest : public testing::Test {
   static int Filtered(bool allow_io_uring, const std::function<int()>& attempt) {
     return Attempt(
         [&] {
-          const auto refused = RefuseCalls(allow_io_uring);
+          const auto refused = RefuseCalls({.io_uring = allow_io_uring});
           if (!refused.ok() || !*refused) _exit(204);
         },
         attempt);
@@ -226,6 +227,28 @@ TEST_F(LandlockTest, ARankReachesWhatItsJobNames) {
             EPERM);
   options.sandbox = false;
   EXPECT_EQ(Attempt(confine, [&] { return Open(At("other/a"), O_RDONLY); }), 0);
+}
+
+// It starts its program, and then reaches nothing of users, the network or files to change.
+TEST_F(LandlockTest, WhatRendersTemplatesReadsTheSystemAlone) {
+  ConfineOptions options;
+  const auto confine = [&] {
+    if (!ConfineTemplates("/usr/bin/python3", options).ok()) _exit(206);
+  };
+  const auto run = [] {
+    execl("/usr/bin/env", "env", "-i", "/usr/bin/true", nullptr);
+    return errno;
+  };
+  EXPECT_EQ(Attempt(confine, run), 0);
+  EXPECT_EQ(Attempt(confine, [] { return Open("/usr/bin/env", O_RDONLY); }), 0);
+  EXPECT_EQ(Attempt(confine, [&] { return Open(At("read/a"), O_RDONLY); }), EACCES);
+  EXPECT_EQ(Attempt(confine, [&] { return Open(At("own/new"), O_WRONLY | O_CREAT); }), EACCES);
+  EXPECT_EQ(Attempt(confine, [] { return Open("/etc/passwd", O_RDONLY); }), EACCES);
+  EXPECT_EQ(Attempt(confine, [] { return socket(AF_INET, SOCK_STREAM, 0) >= 0 ? 0 : errno; }),
+            EPERM);
+  EXPECT_EQ(Attempt(confine, [] { return fork() >= 0 ? 0 : errno; }), EPERM);
+  options.sandbox = false;
+  EXPECT_EQ(Attempt(confine, [&] { return Open(At("read/a"), O_RDONLY); }), 0);
 }
 
 TEST(ConfineTest, OptionsTravelToTheRank) {

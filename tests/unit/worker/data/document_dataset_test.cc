@@ -101,6 +101,43 @@ TEST_F(DocumentDatasetTest, TheLossCountsAnswersAlone) {
   EXPECT_EQ(targets[7], '!');
 }
 
+// Also the first token of a prompt is a target of none, since nothing stands before it.
+TEST_F(DocumentDatasetTest, AllTokensCountWhereTheSpecSaysSo) {
+  std::string lines;
+  for (int i = 0; i < kBatch; ++i)
+    absl::StrAppend(&lines, R"({"prompt": "ab", "completion": "wxyz"})", "\n");
+  spec_.add_train(Put("t.jsonl", lines));
+  EXPECT_THAT(RowOf(**Open(), 0, 0).targets, ElementsAre(-1, 'w', 'x', 'y', 'z', -1, -1, -1));
+  spec_.set_loss_on("all");
+  EXPECT_THAT(RowOf(**Open(), 0, 0).targets, ElementsAre('b', 'w', 'x', 'y', 'z', -1, -1, -1));
+  spec_.set_loss_on("answers");
+  EXPECT_THAT(RowOf(**Open(), 0, 0).targets, ElementsAre(-1, 'w', 'x', 'y', 'z', -1, -1, -1));
+}
+
+// A template ends its conversations itself, and a cache of another one is not taken.
+TEST_F(DocumentDatasetTest, ConversationsAreRenderedAndAnswersCount) {
+  std::string lines;
+  for (int i = 0; i < kBatch; ++i) {
+    absl::StrAppend(&lines, R"({"messages": [{"role": "user", "content": "q"}, )",
+                    R"({"role": "assistant", "content": "yes"}]})", "\n");
+  }
+  spec_.add_train(Put("t.jsonl", lines));
+  EXPECT_THAT(OpenError(), HasSubstr("t.jsonl:1: a conversation needs a chat template"));
+  const std::string turns =
+      "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}a{% endif %}";
+  spec_.set_chat_template(Put("chat.jinja", turns));
+  const auto dataset = Open();
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const Row row = RowOf(**dataset, 0, 3);
+  EXPECT_THAT(row.tokens, ElementsAre('u', 'q', 'a', 'y', 'e', 0, 0, 0));
+  EXPECT_THAT(row.targets, ElementsAre(-1, -1, 'y', 'e', 's', -1, -1, -1));
+  Put("chat.jinja", turns + "!");
+  EXPECT_THAT(OpenError(), HasSubstr("data.loss_on: all"));
+  spec_.set_loss_on("all");
+  EXPECT_THAT(RowOf(**Open(), 0, 3).targets, ElementsAre('q', 'a', 'y', 'e', 's', '!', -1, -1));
+}
+
 // The cache tells of prompts as the text did.
 TEST_F(DocumentDatasetTest, PromptsAreKnownFromTheCache) {
   std::string lines = R"({"text": "no prompt"})"

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 std::string Answer(const std::string& line) {
   const LineText text = TextOfJsonLine(line).value();
-  return text.text.substr(text.prompt_bytes);
+  return text.text.substr(text.counted.value().front().begin);
 }
 
 std::string ErrorOf(const std::string& line) {
@@ -23,11 +23,19 @@ std::string ErrorOf(const std::string& line) {
 TEST(JsonLineTest, EachFormHasItsPrompt) {
   const LineText plain = TextOfJsonLine(R"({"text": "all", "id": 3})").value();
   EXPECT_EQ(plain.text, "all");
-  EXPECT_EQ(plain.prompt_bytes, 0u);
+  EXPECT_FALSE(plain.counted.has_value());
   EXPECT_EQ(Answer(R"({"prompt": "2 + 2 = ", "completion": "4"})"), "4");
   EXPECT_EQ(Answer(R"({"instruction": "Add.", "input": "2, 2", "output": "4"})"), "4");
   EXPECT_EQ(Answer(R"({"text": "2 + 2 = 4", "prompt": "2 + 2 =", "completion": "4"})"), "4");
   EXPECT_EQ(TextOfJsonLine(R"({"text": "all", "prompt": 7})")->text, "all");
+}
+
+// What they say is for their template to judge.
+TEST(JsonLineTest, ConversationsAreTold) {
+  EXPECT_TRUE(TextOfJsonLine(R"({"messages": [], "text": "all", "prompt": "of others"})")->is_chat);
+  EXPECT_TRUE(TextOfJsonLine(R"({"conversations": [], "messages": null})")->is_chat);
+  EXPECT_FALSE(TextOfJsonLine(R"({"messages": null, "text": "all"})")->is_chat);
+  EXPECT_FALSE(TextOfJsonLine(R"({"messages": [], "prompt": "a", "completion": "b"})")->is_chat);
 }
 
 // As Stanford Alpaca's train.py writes it.
@@ -51,7 +59,6 @@ TEST(JsonLineTest, WhatIsWrongIsSaid) {
               AllOf(HasSubstr("no field \"completion\""), HasSubstr("each line must be")));
   EXPECT_THAT(ErrorOf(R"({"instruction": 3, "output": ""})"),
               HasSubstr("\"instruction\" is number, must be a string"));
-  EXPECT_THAT(ErrorOf(R"({"messages": []})"), HasSubstr("needs a chat template"));
   EXPECT_THAT(ErrorOf(R"({"body": "x"})"), HasSubstr("no field \"text\""));
   EXPECT_THAT(ErrorOf("[1]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(ErrorOf("{"), HasSubstr("each line must be"));
