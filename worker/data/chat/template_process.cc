@@ -42,6 +42,17 @@ void Limit(int resource, rlim_t most) {
   ::setrlimit(static_cast<__rlimit_resource>(resource), &limit);
 }
 
+// Not a script that looks for an interpreter, as version managers put into PATH: it would need
+// files and variables that a confined process lacks.
+bool IsBinary(const std::string& file) {
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 4> magic = {};
+  return fd.valid() && ::read(fd.get(), magic.data(), magic.size()) == 4 &&
+         std::string_view(magic.data(), magic.size()) ==
+             "\x7f"
+             "ELF";
+}
+
 struct Program {
   std::string path;
   std::vector<std::string> arguments, environment;
@@ -112,7 +123,7 @@ std::string FindPython() {
   for (const absl::string_view folder :
        absl::StrSplit(path == nullptr ? kDefaultPath : path, ':', absl::SkipEmpty())) {
     const std::string file = absl::StrCat(folder, "/python3");
-    if (folder[0] == '/' && ::access(file.c_str(), X_OK) == 0) return file;
+    if (folder[0] == '/' && ::access(file.c_str(), X_OK) == 0 && IsBinary(file)) return file;
   }
   return "";
 }
@@ -162,8 +173,8 @@ absl::Status TemplateProcess::WhyItEnded() {
   }
   if (code == kCannotConfine) {
     return absl::FailedPreconditionError(
-        "python3, which renders chat templates, cannot be started confined; install it below /usr, "
-        "or start the worker with --no-rank-sandbox");
+        "python3, which renders chat templates, cannot be started confined; install it below /usr "
+        "(Debian: python3-jinja2), or start the worker with --no-rank-sandbox");
   }
   return absl::FailedPreconditionError(
       absl::StrCat("python3, which renders the chat template, ended ",

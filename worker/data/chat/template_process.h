@@ -27,7 +27,7 @@ inline constexpr int kTemplateCpuSecondsMax = 10;  // of one line
 inline constexpr size_t kRenderedBytesMax = size_t{16} << 20;
 inline constexpr size_t kTemplateMemoryMax = size_t{1} << 30;
 
-// Absolute; "" where no folder of PATH has it.
+// The first binary of that name in PATH, absolute; "" where there is none.
 std::string FindPython();
 
 class TemplateProcess {

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 
 #include "gmock/gmock.h"
 
@@ -133,6 +135,23 @@ TEST(ChatRendererTest, WithoutPythonTheWayOutIsSaid) {
   ::setenv("PATH", path.c_str(), 1);
   EXPECT_EQ(rendered.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(rendered.status().message()), HasSubstr("python3-jinja2"));
+}
+
+// As version managers put in front of the real one.
+TEST(TemplateProcessTest, ScriptsThatLookForPythonArePassedOver) {
+  std::string folder = ::testing::TempDir() + "shims_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  std::ofstream(folder + "/python3") << "#!/bin/sh\nexit 1\n";
+  std::filesystem::permissions(folder + "/python3", std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", (folder + ":" + path).c_str(), 1);
+  const std::string found = FindPython();
+  ::setenv("PATH", folder.c_str(), 1);
+  EXPECT_EQ(FindPython(), "");
+  ::setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(found, FindPython());
+  EXPECT_NE(found, "");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TemplateProcessTest, IsGoneWithItsOwnerAndNeedsNoWork) {
