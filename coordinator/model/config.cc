@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/text/json_text.h"
 #include "coordinator/model/config_keys.h"
+#include "coordinator/model/family.h"
 #include "coordinator/model/json_reader.h"
 #include "coordinator/model/rope.h"
 
@@ -39,6 +40,34 @@ bool IsTanhGelu(std::string_view activation) {
   return std::find(std::begin(kNames), std::end(kNames), activation) != std::end(kNames);
 }
 
+// The norm, the MLP's activation, ties and dropout of a row.
+void ReadKinds(JsonReader& json, const Family& family, std::string_view activation_key,
+               ModelConfig* config) {
+  config->norm = family.norm;
+  config->norm_epsilon = json.Real(family.epsilon_key, 0, 1, family.epsilon);
+  config->mlp = family.mlp;
+  config->qk_norm = family.qk_norm;
+  config->tied_embeddings = json.Bool("tie_word_embeddings", family.tied_embeddings);
+  const auto dropout = [&](std::string_view key) {
+    return key.empty() ? 0 : json.Real(key, 0, kMaxDropout, 0);
+  };
+  config->dropout = {.embedding = dropout(family.embedding_dropout),
+                     .residual = dropout(family.residual_dropout)};
+  const auto bias = [&](const BiasRule& rule) {
+    return rule.key.empty() ? rule.otherwise : json.Bool(rule.key, rule.otherwise);
+  };
+  config->qkv_bias = bias(family.qkv_bias);
+  config->attention_out_bias = bias(family.attention_out_bias);
+  config->mlp_bias = bias(family.mlp_bias);
+  const bool gated = family.mlp == MlpKind::kSwiglu;
+  const std::string activation = json.String(activation_key, gated ? "silu" : "gelu_pytorch_tanh");
+  if (gated ? activation != "silu" && activation != "swish" : !IsTanhGelu(activation)) {
+    json.Problem(activation_key, ShownJson(activation),
+                 gated ? "silu" : "gelu_new or gelu_pytorch_tanh, which are the same");
+  }
+}
+
+// gpt2's numbers have keys and defaults of their own.
 void ReadGpt2(JsonReader& json, ModelConfig* config) {
   AliasGpt2(json);
   config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary, 50257);
@@ -55,49 +84,36 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
                                            ", which transformers does not read: there are ",
                                            config->max_positions, " positions (n_positions)"));
   }
-  config->norm = NormKind::kLayerNorm;
-  config->norm_epsilon = json.Real("layer_norm_epsilon", 0, 1, 1e-5);
-  config->dropout = {.embedding = json.Real("embd_pdrop", 0, kMaxDropout, 0),
-                     .residual = json.Real("resid_pdrop", 0, kMaxDropout, 0)};
-  config->mlp = MlpKind::kGelu;
   config->learned_positions = true;
-  config->qkv_bias = config->attention_out_bias = config->mlp_bias = true;
-  config->tied_embeddings = json.Bool("tie_word_embeddings", true);
   config->fused_qkv = config->conv1d_weights = true;
-  const std::string activation = json.String("activation_function", "gelu_new");
-  if (!IsTanhGelu(activation)) {
-    json.Problem("activation_function", ShownJson(activation),
-                 "gelu_new or gelu_pytorch_tanh, which are the same");
-  }
   if (!json.Bool("scale_attn_weights", true)) json.Problem("scale_attn_weights", "false", "true");
   if (json.Bool("scale_attn_by_inverse_layer_idx", false)) {
     json.Problem("scale_attn_by_inverse_layer_idx", "true", "false");
   }
+  config->window.assign(config->layers, 0);
 }
 
 // The window of the layers that have one; 0 for none. The classes' default holds where the key is
 // left out; null is no window.
-int64_t ReadWindow(JsonReader& json, const std::string& family) {
-  constexpr int64_t kDefault = 4096;
-  if (family == "llama") return 0;
-  const bool on = family == "mistral" || json.Bool("use_sliding_window", false);
+int64_t ReadWindow(JsonReader& json, const Family& family) {
+  const bool on = family.window != WindowRule::kSwitched || json.Bool("use_sliding_window", false);
   const bool none = json.Contains("sliding_window") && !json.Has("sliding_window");
-  const int64_t window = none ? 0 : json.Int("sliding_window", on ? 1 : 0, kMaxPositions, kDefault);
+  if (none || (!json.Has("sliding_window") && family.default_window == 0)) return 0;
+  const int64_t window =
+      json.Int("sliding_window", on ? 1 : 0, kMaxPositions, family.default_window);
   return on ? window : 0;
 }
 
-void ReadWindows(JsonReader& json, ModelConfig* config) {
-  const int64_t window = ReadWindow(json, config->family);
-  config->window.assign(config->layers, window);
-  if (config->family == "llama") return;  // layer_types is said to decide nothing
+// Which layers have the window, where keys say it.
+void ReadLayerTypes(JsonReader& json, const Family& family, int64_t window, ModelConfig* config) {
   const std::vector<std::string> types = json.Strings("layer_types");
   if (!types.empty() && static_cast<int64_t>(types.size()) != config->layers) {
     json.Problem("layer_types", absl::StrCat(types.size(), " entries"),
                  absl::StrCat(config->layers, " entries, one a layer"));
     return;
   }
-  const bool is_mistral = config->family == "mistral";
-  const int64_t first = is_mistral ? 0 : json.Int("max_window_layers", 0, kMaxLayers, 28);
+  const bool switched = family.window == WindowRule::kSwitched;
+  const int64_t first = switched ? json.Int("max_window_layers", 0, kMaxLayers, 28) : 0;
   for (int64_t layer = 0; layer < config->layers; ++layer) {
     bool sliding = window > 0 && layer >= first;
     if (!types.empty()) {
@@ -109,8 +125,8 @@ void ReadWindows(JsonReader& json, ModelConfig* config) {
       sliding = type == "sliding_attention";
       if (sliding && window == 0) {
         json.Problem("layer_types", "sliding_attention without a window", "full_attention",
-                     is_mistral ? "or set sliding_window"
-                                : "or set use_sliding_window: true and sliding_window");
+                     switched ? "or set use_sliding_window: true and sliding_window"
+                              : "or set sliding_window");
         return;
       }
     }
@@ -118,47 +134,32 @@ void ReadWindows(JsonReader& json, ModelConfig* config) {
   }
 }
 
-// What the configuration classes have where a key is left out.
-int64_t DefaultPositions(const std::string& family) {
-  if (family == "llama") return 2048;
-  return family == "mistral" ? 131072 : 32768;
+void ReadWindows(JsonReader& json, const Family& family, ModelConfig* config) {
+  const int64_t window = family.window == WindowRule::kNone ? 0 : ReadWindow(json, family);
+  config->window.assign(config->layers, window);
+  if (family.window == WindowRule::kNone || family.window == WindowRule::kKey) return;
+  ReadLayerTypes(json, family, window, config);
 }
 
 // Null is as many as heads in every class; without the key each has its own.
-int64_t ReadKvHeads(JsonReader& json, const ModelConfig& config) {
-  int64_t otherwise = config.heads;
-  if (!json.Contains("num_key_value_heads") && config.family != "llama")
-    otherwise = config.family == "mistral" ? 8 : 32;
-  return json.Int("num_key_value_heads", 1, kMaxHeads, otherwise);
+int64_t ReadKvHeads(JsonReader& json, const Family& family, int64_t heads) {
+  const bool by_class = !json.Contains("num_key_value_heads") && family.kv_heads > 0;
+  return json.Int("num_key_value_heads", 1, kMaxHeads, by_class ? family.kv_heads : heads);
 }
 
-// llama, mistral, qwen2, qwen3: one shape with four sets of defaults (those of the Hugging Face
-// configuration classes).
-void ReadLlamaLike(JsonReader& json, ModelConfig* config) {
-  const std::string& family = config->family;
+// The families with rotary positions: the same keys, with the defaults of each.
+void ReadRotary(JsonReader& json, const Family& family, ModelConfig* config) {
   config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary);
   config->hidden = json.Int("hidden_size", 1, kMaxWidth);
   config->layers = json.Int("num_hidden_layers", 1, kMaxLayers);
   config->heads = json.Int("num_attention_heads", 1, kMaxHeads);
-  config->kv_heads = ReadKvHeads(json, *config);
-  const int64_t default_head_dim = family == "qwen3" ? 128 : config->hidden / config->heads;
-  config->head_dim = json.Int("head_dim", 1, kMaxHeadDim, default_head_dim);
+  config->kv_heads = ReadKvHeads(json, family, config->heads);
+  const int64_t head_dim = family.head_dim > 0 ? family.head_dim : config->hidden / config->heads;
+  config->head_dim = json.Int("head_dim", 1, kMaxHeadDim, head_dim);
   config->intermediate = json.Int("intermediate_size", 1, kMaxWidth);
   config->max_positions =
-      json.Int("max_position_embeddings", 1, kMaxPositions, DefaultPositions(family));
-  config->norm_epsilon = json.Real("rms_norm_eps", 0, 1, 1e-6);
-  config->tied_embeddings = json.Bool("tie_word_embeddings", false);
-  config->qk_norm = family == "qwen3";
-  const bool attention_bias =
-      (family == "llama" || family == "qwen3") && json.Bool("attention_bias", false);
-  config->qkv_bias = family == "qwen2" || attention_bias;
-  config->attention_out_bias = attention_bias;
-  config->mlp_bias = family == "llama" && json.Bool("mlp_bias", false);
-  const std::string activation = json.String("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    json.Problem("hidden_act", ShownJson(activation), "silu");
-  }
-  ReadWindows(json, config);
+      json.Int("max_position_embeddings", 1, kMaxPositions, family.max_positions);
+  ReadWindows(json, family, config);
 }
 
 void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_length) {
@@ -180,6 +181,24 @@ void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_le
     json.Problem(key, absl::StrCat(config.max_positions),
                  absl::StrCat("at least data.sequence_length ", sequence_length),
                  "lower data.sequence_length or raise it here");
+  }
+}
+
+void ReadFamily(JsonReader& json, const Family& family, int64_t sequence_length,
+                std::vector<std::string>* problems, ModelConfig* config) {
+  config->initializer_range = json.Real("initializer_range", 0, 10, family.initializer_range);
+  const bool gpt2 = !family.names.position_embedding.empty();
+  gpt2 ? ReadGpt2(json, config) : ReadRotary(json, family, config);
+  ReadKinds(json, family, gpt2 ? "activation_function" : "hidden_act", config);
+  if (gpt2) return;
+  if (problems->empty()) {
+    config->rope = ReadRope(json, {config->head_dim, config->max_positions, sequence_length},
+                            problems, &config->remarks);
+    return;
+  }
+  for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
+                          "original_max_position_embeddings"}) {
+    json.Has(key);  // known, though nobody looks at them now
   }
 }
 
@@ -206,30 +225,15 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
         absl::StrCat("model.config: ", key, " stands twice; the last one counts, as in Python"));
   }
   config.family = reader.String("model_type", "");
-  config.initializer_range = reader.Real("initializer_range", 0, 10, 0.02);
-  if (config.family == "gpt2") {
-    ReadGpt2(reader, &config);
-    config.window.assign(config.layers, 0);
-  } else if (config.family == "llama" || config.family == "mistral" || config.family == "qwen2" ||
-             config.family == "qwen3") {
-    ReadLlamaLike(reader, &config);
-    if (problems.empty()) {
-      config.rope = ReadRope(reader, {config.head_dim, config.max_positions, sequence_length},
-                             &problems, &config.remarks);
-    } else {
-      for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters",
-                              "partial_rotary_factor", "original_max_position_embeddings"}) {
-        reader.Has(key);  // known, though nobody looks at them now
-      }
-    }
-  } else {
+  const Family* family = FindFamily(config.family);
+  if (family == nullptr) {
     reader.Problem("model_type", config.family.empty() ? "nothing" : ShownJson(config.family),
-                   "one of gpt2, llama, mistral, qwen2, qwen3",
-                   "other architectures are not supported");
+                   absl::StrCat("one of ", FamilyList()), "other architectures are not supported");
+  } else {
+    ReadFamily(reader, *family, sequence_length, &problems, &config);
   }
   if (problems.empty()) CheckShape(reader, config, sequence_length);
-  const bool known_family = !config.window.empty();
-  if (known_family) JudgeConfigKeys(reader, config.family, &config.remarks);
+  if (family != nullptr) JudgeConfigKeys(reader, config.family, &config.remarks);
   if (problems.empty()) return config;
   std::string text = absl::StrCat("model.config: ", absl::StrJoin(problems, "\nmodel.config: "));
   // A misspelt key is why another one is missing.

@@ -1,5 +1,5 @@
 // A transformer's architecture, read from a Hugging Face config.json or a preset: every number the
-// compiler needs, no framework's names left. gpt2, llama, mistral, qwen2 and qwen3.
+// compiler needs, no framework's names left. Families are the rows of family.h.
 //
 // In: the text of config.json. Out: ModelConfig, or INVALID_ARGUMENT that lists every problem (key,
 // value, rule, way out). Pure and thread-safe.
@@ -49,7 +49,7 @@ struct DropoutConfig {
 };
 
 struct ModelConfig {
-  std::string family;  // "gpt2", "llama", "mistral", "qwen2", "qwen3"
+  std::string family;  // its model_type: a row of family.h
   int64_t vocabulary = 0;
   int64_t hidden = 0;
   int64_t layers = 0;

@@ -16,7 +16,7 @@ constexpr std::string_view kDropped = "which is not applied: no attention weight
 // The first row of a key that is for the family counts.
 const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
-  constexpr std::string_view kLlamaLike = "llama mistral qwen2 qwen3";
+  constexpr std::string_view kLlamaLike = "llama mistral qwen2 qwen3 starcoder2";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
@@ -44,16 +44,26 @@ const std::vector<ConfigKey>& ConfigKeys() {
        /*even_if_empty=*/true},
       {"attention_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
        /*even_if_empty=*/true},
+      {"attention_bias", "starcoder2", kRemark,
+       "which starcoder2 does not read: use_bias decides", /*even_if_empty=*/true},
+      {"mlp_bias", "starcoder2", kRemark, "which starcoder2 does not read: use_bias decides",
+       /*even_if_empty=*/true},
+      {"layer_types", "starcoder2", kRemark,
+       "which starcoder2 does not read: all layers have the window"},
+      {"rms_norm_eps", "starcoder2", kRemark,
+       "which starcoder2 does not read; is norm_epsilon meant?"},
       {"mlp_bias", "mistral qwen2 qwen3", kRemark, "which only llama reads: there is no bias"},
       {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
        /*even_if_empty=*/true},
       {"sliding_window", "llama gpt2", kRemark,
-       "which only mistral, qwen2 and qwen3 read: attention is full"},
+       "which only mistral, qwen2, qwen3 and starcoder2 read: attention is full"},
       {"layer_types", "llama gpt2", kRemark,
        "which only mistral, qwen2 and qwen3 read: attention is full"},
-      {"use_sliding_window", "llama gpt2 mistral", kRemark, "which only qwen2 and qwen3 read",
+      {"use_sliding_window", "llama gpt2 mistral starcoder2", kRemark,
+       "which only qwen2 and qwen3 read",
        /*even_if_empty=*/true},
-      {"max_window_layers", "llama gpt2 mistral", kRemark, "which only qwen2 and qwen3 read"},
+      {"max_window_layers", "llama gpt2 mistral starcoder2", kRemark,
+       "which only qwen2 and qwen3 read"},
       {"num_key_value_heads", "gpt2", kRemark,
        "which gpt2 does not read: there are as many as heads"},
       {"intermediate_size", "gpt2", kRemark, "which gpt2 does not read; is n_inner meant?"},

@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "base/strings.h"
+#include "coordinator/model/family.h"
 #include "coordinator/model/lora.h"
 
 namespace terrace {
@@ -54,51 +56,70 @@ class Builder {
   int64_t layer_ = -1;
 };
 
-void Gpt2Layer(const ModelConfig& c, int64_t layer, Builder& b) {
-  using enum TensorRole;
-  const std::string p = absl::StrCat("transformer.h.", layer, ".");
-  // Residual projections start smaller: Radford et al. 2019, section 2.3.
-  const double residual = c.initializer_range / std::sqrt(2.0 * c.layers);
-  b.Ones(kAttentionNorm, p + "ln_1.weight", c.hidden);
-  b.Zeros(kAttentionNormBias, p + "ln_1.bias", c.hidden);
-  b.Linear(kQkv, p + "attn.c_attn", c.hidden, 3 * c.hidden, c.initializer_range);
-  b.Zeros(kQkvBias, p + "attn.c_attn.bias", 3 * c.hidden);
-  b.Linear(kAttentionOut, p + "attn.c_proj", c.hidden, c.hidden, residual);
-  b.Zeros(kAttentionOutBias, p + "attn.c_proj.bias", c.hidden);
-  b.Ones(kMlpNorm, p + "ln_2.weight", c.hidden);
-  b.Zeros(kMlpNormBias, p + "ln_2.bias", c.hidden);
-  b.Linear(kMlpUp, p + "mlp.c_fc", c.hidden, c.intermediate, c.initializer_range);
-  b.Zeros(kMlpUpBias, p + "mlp.c_fc.bias", c.intermediate);
-  b.Linear(kMlpDown, p + "mlp.c_proj", c.intermediate, c.hidden, residual);
-  b.Zeros(kMlpDownBias, p + "mlp.c_proj.bias", c.hidden);
-}
+// Linear layers, norms and their biases of one layer, under the family's names.
+class LayerBuilder {
+ public:
+  LayerBuilder(const ModelConfig& config, const Family& family, int64_t layer, Builder* b)
+      : c_(config),
+        names_(family.names),
+        prefix_(absl::StrCat(Absl(names_.layers), layer, ".")),
+        residual_stddev_(family.small_residual_init
+                             ? c_.initializer_range / std::sqrt(2.0 * c_.layers)
+                             : c_.initializer_range),
+        b_(*b) {}
 
-void LlamaLayer(const ModelConfig& c, int64_t layer, Builder& b) {
-  using enum TensorRole;
-  const std::string p = absl::StrCat("model.layers.", layer, ".");
-  const std::string attention = p + "self_attn.";
-  const double std = c.initializer_range;
-  const int64_t q = c.heads * c.head_dim;
-  const int64_t kv = c.kv_heads * c.head_dim;
-  auto linear = [&](TensorRole role, TensorRole bias_role, const std::string& name, int64_t in,
-                    int64_t out, bool bias) {
-    b.Linear(role, name, in, out, std);
-    if (bias) b.Zeros(bias_role, name + ".bias", out);
-  };
-  b.Ones(kAttentionNorm, p + "input_layernorm.weight", c.hidden);
-  linear(kQ, kQBias, attention + "q_proj", c.hidden, q, c.qkv_bias);
-  linear(kK, kKBias, attention + "k_proj", c.hidden, kv, c.qkv_bias);
-  linear(kV, kVBias, attention + "v_proj", c.hidden, kv, c.qkv_bias);
-  if (c.qk_norm) {
-    b.Ones(kQNorm, attention + "q_norm.weight", c.head_dim);
-    b.Ones(kKNorm, attention + "k_norm.weight", c.head_dim);
+  void Attention() {
+    using enum TensorRole;
+    const int64_t q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim;
+    Norm(kAttentionNorm, kAttentionNormBias, names_.attention_norm);
+    if (c_.fused_qkv) {
+      Linear(kQkv, kQkvBias, names_.qkv, c_.hidden, q + 2 * kv, c_.qkv_bias);
+    } else {
+      Linear(kQ, kQBias, names_.q, c_.hidden, q, c_.qkv_bias);
+      Linear(kK, kKBias, names_.k, c_.hidden, kv, c_.qkv_bias);
+      Linear(kV, kVBias, names_.v, c_.hidden, kv, c_.qkv_bias);
+    }
+    if (c_.qk_norm) {
+      b_.Ones(kQNorm, Name(names_.q_norm, ".weight"), c_.head_dim);
+      b_.Ones(kKNorm, Name(names_.k_norm, ".weight"), c_.head_dim);
+    }
+    stddev_ = residual_stddev_;
+    Linear(kAttentionOut, kAttentionOutBias, names_.attention_out, q, c_.hidden,
+           c_.attention_out_bias);
   }
-  linear(kAttentionOut, kAttentionOutBias, attention + "o_proj", q, c.hidden, c.attention_out_bias);
-  b.Ones(kMlpNorm, p + "post_attention_layernorm.weight", c.hidden);
-  linear(kMlpGate, kMlpGateBias, p + "mlp.gate_proj", c.hidden, c.intermediate, c.mlp_bias);
-  linear(kMlpUp, kMlpUpBias, p + "mlp.up_proj", c.hidden, c.intermediate, c.mlp_bias);
-  linear(kMlpDown, kMlpDownBias, p + "mlp.down_proj", c.intermediate, c.hidden, c.mlp_bias);
-}
+
+  void Mlp() {
+    using enum TensorRole;
+    Norm(kMlpNorm, kMlpNormBias, names_.mlp_norm);
+    stddev_ = c_.initializer_range;
+    if (c_.mlp == MlpKind::kSwiglu)
+      Linear(kMlpGate, kMlpGateBias, names_.mlp_gate, c_.hidden, c_.intermediate, c_.mlp_bias);
+    Linear(kMlpUp, kMlpUpBias, names_.mlp_up, c_.hidden, c_.intermediate, c_.mlp_bias);
+    stddev_ = residual_stddev_;
+    Linear(kMlpDown, kMlpDownBias, names_.mlp_down, c_.intermediate, c_.hidden, c_.mlp_bias);
+  }
+
+ private:
+  std::string Name(std::string_view module, std::string_view ending = {}) const {
+    return absl::StrCat(prefix_, Absl(module), Absl(ending));
+  }
+  void Norm(TensorRole weight, TensorRole bias, std::string_view module) {
+    b_.Ones(weight, Name(module, ".weight"), c_.hidden);
+    if (c_.norm == NormKind::kLayerNorm) b_.Zeros(bias, Name(module, ".bias"), c_.hidden);
+  }
+  void Linear(TensorRole weight, TensorRole bias, std::string_view module, int64_t in, int64_t out,
+              bool has_bias) {
+    b_.Linear(weight, Name(module), in, out, stddev_);
+    if (has_bias) b_.Zeros(bias, Name(module, ".bias"), out);
+  }
+
+  const ModelConfig& c_;
+  const FamilyNames& names_;
+  const std::string prefix_;
+  const double residual_stddev_;
+  double stddev_ = c_.initializer_range;
+  Builder& b_;
+};
 
 }  // namespace
 
@@ -113,22 +134,25 @@ Model BuildModel(const ModelConfig& config) {
   Model model;
   model.config = config;
   Builder b(&model);
-  const bool gpt2 = config.family == "gpt2";
-  const std::string embedding = gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+  const Family& family = *FindFamily(config.family);
+  const std::string embedding = absl::StrCat(Absl(family.names.token_embedding), ".weight");
   const double std = config.initializer_range;
   b.Weight(kTokenEmbedding, embedding, {config.vocabulary, config.hidden}, std);
   if (config.learned_positions) {
-    b.Weight(kPositionEmbedding, "transformer.wpe.weight", {config.max_positions, config.hidden},
-             std);
+    b.Weight(kPositionEmbedding, absl::StrCat(Absl(family.names.position_embedding), ".weight"),
+             {config.max_positions, config.hidden}, std);
   }
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     b.set_layer(layer);
-    gpt2 ? Gpt2Layer(config, layer, b) : LlamaLayer(config, layer, b);
+    LayerBuilder one(config, family, layer, &b);
+    one.Attention();
+    one.Mlp();
   }
   b.set_layer(-1);
-  b.Ones(kFinalNorm, gpt2 ? "transformer.ln_f.weight" : "model.norm.weight", config.hidden);
+  const std::string final_norm(family.names.final_norm);
+  b.Ones(kFinalNorm, final_norm + ".weight", config.hidden);
   if (config.norm == NormKind::kLayerNorm)
-    b.Zeros(kFinalNormBias, "transformer.ln_f.bias", config.hidden);
+    b.Zeros(kFinalNormBias, final_norm + ".bias", config.hidden);
   if (config.tied_embeddings) {
     model.tied["lm_head.weight"] = embedding;
   } else {

@@ -217,6 +217,13 @@ const std::vector<Preset>& Table() {
        R"(,"num_attention_heads":15,"num_key_value_heads":5,"max_position_embeddings":8192)"
        R"(,"rms_norm_eps":1e-5,"rope_theta":100000.0,"tie_word_embeddings":true})",
        361821120},
+      {"starcoder2-3b",
+       R"({"model_type":"starcoder2","hidden_act":"gelu_pytorch_tanh","vocab_size":49152)"
+       R"(,"initializer_range":0.018042,"hidden_size":3072,"intermediate_size":12288)"
+       R"(,"num_hidden_layers":30,"num_attention_heads":24,"num_key_value_heads":2)"
+       R"(,"max_position_embeddings":16384,"sliding_window":4096,"norm_epsilon":1e-5)"
+       R"(,"rope_theta":999999.4420358813,"use_bias":true,"tie_word_embeddings":true})",
+       3030371328},
       {"tinyllama-1.1b",
        R"({"model_type":"llama","hidden_act":"silu","initializer_range":0.02,"vocab_size":32000)"
        R"(,"hidden_size":2048,"intermediate_size":5632,"num_hidden_layers":22)"

@@ -132,7 +132,8 @@ absl::StatusOr<Model> ReadModel(const v1::JobSpec& spec) {
     if (widest == config.window.end() || *widest == 0) {
       return absl::InvalidArgumentError(
           "model.attention: got 'sliding_window', but the model's config uses no sliding window; "
-          "try 'config', or set sliding_window in the config.json of a mistral model, or it and "
+          "try 'config', or set sliding_window in the config.json of a mistral or "
+          "starcoder2 model, or it and "
           "use_sliding_window in that of a qwen2 or qwen3 model");
     }
     config.window.assign(config.layers, int64_t{*widest});

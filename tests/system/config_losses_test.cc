@@ -161,7 +161,8 @@ TEST_P(ConfigLossesTest, EachKeyFollowsTransformersOrIsSaid) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ConfigLossesTest,
-                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3"),
+                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3",
+                                         "starcoder2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

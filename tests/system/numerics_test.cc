@@ -206,7 +206,8 @@ TEST_P(FamilyTest, Fp8FollowsBF16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest,
-                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3"),
+                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3",
+                                         "starcoder2"),
                          [](const auto& info) { return std::string(info.param); });
 
 class LayoutTest : public testing::TestWithParam<const char*> {};
@@ -251,7 +252,54 @@ TEST_P(LayoutTest, TheNumberOfThreadsChangesNothing) {
   EXPECT_EQ(one.weights, three.weights);
 }
 
-INSTANTIATE_TEST_SUITE_P(Numerics, LayoutTest, testing::Values("gpt2", "llama", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Numerics, LayoutTest,
+                         testing::Values("gpt2", "llama", "qwen3", "starcoder2"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// How the step is cut over ranks, on two each.
+std::vector<std::pair<std::string, v1::Layout>> SplitLayouts() {
+  const auto with = [](uint32_t ranks, uint32_t micro_batch, uint32_t micro_batches) {
+    JobShape shape = {.micro_batch = micro_batch, .micro_batches = micro_batches, .threads = 1};
+    v1::Layout layout = LayoutOf(shape);
+    layout.set_ranks(ranks);
+    return layout;
+  };
+  std::vector<std::pair<std::string, v1::Layout>> layouts;
+  for (const bool sequence : {false, true}) {
+    v1::Layout& tensor =
+        layouts.emplace_back(sequence ? "tp 2, sequence parallel" : "tp 2", with(2, 2, 1)).second;
+    tensor.set_tensor_parallel(2);
+    tensor.set_sequence_parallel(sequence);
+  }
+  v1::Layout& pipeline = layouts.emplace_back("pp 2", with(2, 1, 2)).second;
+  pipeline.set_pipeline_parallel(2);
+  pipeline.set_schedule("1f1b");
+  v1::Layout& zero = layouts.emplace_back("ZeRO 3", with(2, 1, 1)).second;
+  zero.set_data_parallel(2);
+  zero.set_zero_stage(3);
+  v1::Layout& ring = layouts.emplace_back("cp 2, recompute", with(2, 2, 1)).second;
+  ring.set_context_parallel(2);
+  ring.set_context_type("ring");
+  ring.set_recompute("full");
+  return layouts;
+}
+
+class SplitTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(SplitTest, EveryCutFollowsPyTorch) {
+  const Golden golden = Load(GetParam());
+  for (const auto& [what, layout] : SplitLayouts()) {
+    SCOPED_TRACE(what);
+    const auto result = TrainInProcess(golden, layout, 10);
+    ASSERT_TRUE(result.ok()) << result.status();
+    ExpectLossesNear(result->losses, golden.losses, 1e-5);
+    ExpectLossesNear(result->grad_norms, golden.grad_norms, 1e-4);
+    for (const auto& [name, weight] : golden.step10)
+      EXPECT_LE(LargestDifference(result->weights.at(name), weight), 1e-4) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Numerics, SplitTest, testing::Values("llama", "starcoder2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -56,11 +56,10 @@ constexpr const char* kGenerationKeys[] = {"max_length",
                                            "exponential_decay_length_penalty",
                                            "suppress_tokens",
                                            "begin_suppress_tokens"};
-constexpr std::pair<const char*, const char*> kArchitectures[] = {{"gpt2", "GPT2LMHeadModel"},
-                                                                  {"llama", "LlamaForCausalLM"},
-                                                                  {"mistral", "MistralForCausalLM"},
-                                                                  {"qwen2", "Qwen2ForCausalLM"},
-                                                                  {"qwen3", "Qwen3ForCausalLM"}};
+constexpr std::pair<const char*, const char*> kArchitectures[] = {
+    {"gpt2", "GPT2LMHeadModel"},       {"llama", "LlamaForCausalLM"},
+    {"mistral", "MistralForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},     {"starcoder2", "Starcoder2ForCausalLM"}};
 
 const char* TorchName(kernels::DType dtype) {
   switch (dtype) {

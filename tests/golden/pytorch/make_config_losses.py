@@ -30,7 +30,8 @@ LLAMA = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "nu
          "vocab_size": VOCABULARY, "max_position_embeddings": 64, "head_dim": 8}
 WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY}, "llama": LLAMA,
-         "mistral": LLAMA, "qwen2": {**LLAMA, **WINDOW}, "qwen3": {**LLAMA, **WINDOW}}
+         "mistral": LLAMA, "qwen2": {**LLAMA, **WINDOW}, "qwen3": {**LLAMA, **WINDOW},
+         "starcoder2": {**LLAMA, "sliding_window": 4}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -68,6 +69,8 @@ CASES = {
     "qwen2": ROPES[:4] + [{"use_sliding_window": False}, {"sliding_window": None}, {"max_window_layers": 0}, {"attention_bias": False},
                           {"layer_types": ["sliding_attention", "full_attention"]}],
     "qwen3": ROPES[:4] + [{"attention_bias": True}, {"head_dim": 16}, {"layer_types": ["full_attention", "full_attention"]}],
+    "starcoder2": ROPES[:4] + [{"use_bias": False}, {"sliding_window": None}, {"-": ["sliding_window"]}, {"num_key_value_heads": None},
+                               {"hidden_act": "gelu_new"}, {"hidden_act": "gelu"}, {"attention_bias": False}, {"head_dim": 16}],
 }
 
 

@@ -104,6 +104,17 @@ CONFIGS = {
         "attention_bias": False,
         "tie_word_embeddings": False,
     },
+    "starcoder2": {key: value for key, value in LLAMA_LIKE.items() if key != "rms_norm_eps"} | {
+        "model_type": "starcoder2",
+        "architectures": ["Starcoder2ForCausalLM"],
+        "hidden_act": "gelu_pytorch_tanh",
+        "norm_epsilon": 1e-5,
+        "sliding_window": 7,
+        "use_bias": True,
+        "residual_dropout": 0.0,
+        "embedding_dropout": 0.0,
+        "tie_word_embeddings": True,
+    },
 }
 
 

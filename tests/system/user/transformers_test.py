@@ -19,7 +19,10 @@ except ImportError as error:
 LENGTH = 32
 FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
             "mistral": {**LLAMA, "model_type": "mistral", "sliding_window": 8},
-            "qwen2": {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True}}
+            "qwen2": {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True},
+            "starcoder2": {key: value for key, value in LLAMA.items() if key != "rms_norm_eps"} |
+                          {"model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "sliding_window": 8,
+                           "tie_word_embeddings": True}}
 
 
 class TransformersTest(TerraceTest):

@@ -42,6 +42,16 @@ TEST(ModelTest, Qwen3HasHeadNormsAndUntiedHead) {
   EXPECT_TRUE(model.tied.empty());
 }
 
+TEST(ModelTest, Starcoder2HasBiasesAndTwoMatricesInTheMlp) {
+  const Model model = Build("starcoder2-3b");
+  EXPECT_EQ(model.Find(TensorRole::kMlpUp, 1)->name, "model.layers.1.mlp.c_fc.weight");
+  EXPECT_EQ(model.Find(TensorRole::kMlpUp, 1)->shape, (std::vector<int64_t>{12288, 3072}));
+  EXPECT_EQ(model.Find(TensorRole::kKBias, 1)->shape, (std::vector<int64_t>{256}));
+  EXPECT_EQ(model.Find(TensorRole::kFinalNormBias)->name, "model.norm.bias");
+  EXPECT_EQ(model.Find(TensorRole::kMlpGate, 1), nullptr);
+  EXPECT_EQ(model.config.window[29], 4096);
+}
+
 TEST(ModelTest, NamesAreUnique) {
   for (const Preset& preset : Presets()) {
     const Model model = Build(preset.name);

@@ -1,0 +1,70 @@
+// The families of models that Terrace trains, one row each: what of an architecture is not a number
+// of config.json, by which keys the numbers are read, and how transformers names the tensors.
+// Reading a config.json and naming its tensors follow from the row
+// (docs/checklists/new_family.md).
+//
+// Pure and thread-safe.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "coordinator/model/config.h"
+
+namespace terrace {
+
+// A bias that a key asks for, or none or always where `key` is empty.
+struct BiasRule {
+  std::string_view key = {};
+  bool otherwise = false;  // what holds without the key
+};
+
+enum class WindowRule {
+  kNone,       // attention is full
+  kKey,        // sliding_window in all layers
+  kLayerKeys,  // sliding_window, in the layers that layer_types says
+  kSwitched,   // the same with use_sliding_window, from the layer max_window_layers on
+};
+
+// Names of modules without their endings. Empty: the family has no such module.
+struct FamilyNames {
+  std::string_view token_embedding, position_embedding, final_norm;
+  std::string_view layers;  // before the layer's number
+  std::string_view attention_norm, qkv, q, k, v, q_norm, k_norm, attention_out;
+  std::string_view mlp_norm, mlp_gate, mlp_up, mlp_down;
+};
+
+struct Family {
+  std::string_view name;  // model_type
+  NormKind norm = NormKind::kRmsNorm;
+  MlpKind mlp = MlpKind::kSwiglu;
+  std::string_view epsilon_key = "rms_norm_eps";
+  double epsilon = 1e-6;
+  // What the configuration class has where a key is left out. Zero: as many key heads as heads, a
+  // head of hidden / heads elements.
+  int64_t kv_heads = 0, head_dim = 0, max_positions = 0;
+  double initializer_range = 0.02;
+  bool tied_embeddings = false;
+  BiasRule qkv_bias, attention_out_bias, mlp_bias;
+  bool qk_norm = false;
+  WindowRule window = WindowRule::kNone;
+  int64_t default_window = 4096;  // 0: none
+  // Keys of dropout. Empty: the family has none.
+  std::string_view embedding_dropout = {}, residual_dropout = {};
+  // Projections to the residual stream begin smaller by the root of twice the number of layers
+  // (Radford et al. 2019, section 2.3).
+  bool small_residual_init = false;
+  FamilyNames names;
+};
+
+std::span<const Family> Families();
+// Null when there is none of that name.
+const Family* FindFamily(std::string_view name);
+// "gpt2, llama, ...".
+std::string FamilyList();
+
+}  // namespace terrace
