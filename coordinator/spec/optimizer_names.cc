@@ -25,6 +25,10 @@ constexpr std::string_view kLess =
     "adamw with formats.moments: int8 (2 bytes of moments a parameter) or lion (4, or 1 with "
     "int8): "
     "that rule is not there";
+// Gradients are used up one by one where nothing needs the norm of all.
+constexpr std::string_view kLomo =
+    "sgd with train.clip_grad_norm: 0, train.optimizer.stochastic_rounding: true and formats: "
+    "{gradient: bf16, allow: {gradient: bf16}}";
 constexpr std::string_view kOther = "adamw: that rule is not there";
 
 struct Foreign {
@@ -71,7 +75,7 @@ constexpr Foreign kForeign[] = {
     {"galoreadafactor", kLess},
     {"galoreadamw", kLess},
     {"galoreadamw8bit", kLess},
-    {"lomo", kLess},
+    {"lomo", kLomo},
     {"muon", kLess},
     {"adagrad", kOther},
     {"adabelief", kOther},

@@ -68,6 +68,7 @@ TEST(OptimizerSpecTest, NamesOfOtherProgramsAreKnown) {
   EXPECT_THAT(ErrorOf("optimizer: {name: paged_adamw_8bit}"),
               HasSubstr("try adamw with formats.moments: int8 and layout.offload.optimizer: host"));
   EXPECT_THAT(ErrorOf("optimizer: {name: DeepSpeedCPUAdam}"), HasSubstr("try adamw"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: lomo}"), HasSubstr("sgd with train.clip_grad_norm: 0"));
   EXPECT_THAT(ErrorOf("optimizer: {name: adafactor}"), HasSubstr("that rule is not there"));
   EXPECT_THAT(ErrorOf("optimizer: {name: lionn}"), HasSubstr("try lion"));
 }
