@@ -83,9 +83,8 @@ enum class Op : uint8_t {
 
   // Rotary embedding, Su et al. 2021 (arXiv 2104.09864), Hugging Face "rotate half" pairing (i, i +
   // d/2), in place.
-  //   x[T,heads,d] U (rows may be strided), table[P,r] f32 R: row p holds cos of the r/2 angles,
-  //   then sin of them. The first r <= d of each head are rotated, in pairs (i, i + r/2).
-  //   RopeAttrs
+  //   x[T,heads,d] U (rows may be strided), table[P,d] f32 R: row p holds cos of the d/2 angles,
+  //   then sin of them.  RopeAttrs
   kRope,
 
   // Causal flash attention (Dao 2023, arXiv 2307.08691), grouped queries, optional sliding window;
@@ -256,19 +255,8 @@ struct EmbeddingAttrs {
 };
 struct NormAttrs {
   float epsilon = 1e-5f;
-  bool accumulate = false;   // gradients of weight and bias are added to instead of written
-  bool unit_offset = false;  // of an RMSNorm: its factor is 1 + weight
+  bool accumulate = false;  // gradients of weight and bias are added to instead of written
   bool operator==(const NormAttrs&) const = default;
-};
-enum class Activation : uint8_t {
-  kGeluTanh = 0,
-  kGelu,  // x Phi(x), by erf
-  kRelu,
-  kSilu,
-};
-struct ActivationAttrs {
-  Activation activation = Activation::kGeluTanh;
-  bool operator==(const ActivationAttrs&) const = default;
 };
 // What happens to the product before it is stored, and what `aux` means.
 enum class Epilogue : uint8_t {
@@ -416,10 +404,10 @@ struct BlockAttrs {
   bool operator==(const BlockAttrs&) const = default;
 };
 
-using OpAttrs = std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs,
-                             RopeAttrs, AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs,
-                             UpdateAttrs, AttentionBlockAttrs, CrossEntropyAttrs, ScaleAttrs,
-                             PermuteAttrs, BlockAttrs, ActivationAttrs, DropoutAttrs>;
+using OpAttrs =
+    std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs,
+                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, UpdateAttrs, AttentionBlockAttrs,
+                 CrossEntropyAttrs, ScaleAttrs, PermuteAttrs, BlockAttrs, DropoutAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 
