@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -7,6 +9,7 @@
 #include "kernels/op.h"
 #include "proto/check/instruction/families.h"
 #include "proto/check/instruction/refuse.h"
+#include "proto/program/grid.h"
 #include "proto/program/op_workspace.h"
 
 namespace terrace::check {
@@ -52,6 +55,19 @@ absl::Status CheckWorkspace(const v1::Program& program, const v1::Sequence& sequ
   return absl::OkStatus();
 }
 
+// Which shard a rank has is its place among the tensor-parallel ranks (ResolveRank): with fewer
+// shards it would reach beyond the last place.
+absl::Status CheckShards(const v1::Program& program, const DecodedOp& op,
+                         const InstructionName& where) {
+  const auto* dropout = std::get_if<kernels::DropoutAttrs>(&op.attrs);
+  if (dropout == nullptr) return absl::OkStatus();
+  const int64_t shards = std::max(dropout->row_shards, dropout->column_shards);
+  const int64_t tensor = AxisSize(program.grid(), v1::TENSOR);
+  if (shards == 1 || shards == tensor) return absl::OkStatus();
+  return Refuse(where, ": drops elements of one of ", shards, " shards, the grid has ", tensor,
+                " tensor-parallel ranks");
+}
+
 }  // namespace
 
 absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequence,
@@ -62,6 +78,7 @@ absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequen
   if (!op.ok()) return Refuse(where, ": ", op.status().message());
   const std::string problem = kernels::CheckShapes(op->op, op->attrs, shapes);
   if (!problem.empty()) return Refuse(where, ": ", problem);
+  RETURN_IF_ERROR(CheckShards(program, *op, where));
   for (int i = 0; i < instruction.operands_size(); ++i) {
     const v1::Access expected = Expected(kernels::OperandAccess(op->op, op->attrs, i));
     const v1::Access access = instruction.operands(i).access();
