@@ -45,7 +45,7 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double elemen
   // Statistics of the norms and the attention stay f32.
   const int64_t statistics = kF32Bytes * (config.heads / tp + std::max<int64_t>(1, 2 / sp));
   const int64_t again = 2 * config.hidden + config.intermediate / tp;
-  const int64_t dropped = model_.dropped_whole + model_.dropped_split / tp;
+  const int64_t dropped = model_.dropped_attention / tp;
   const int64_t tokens = TokensOf(layout, model_.sequence);
   const auto of = [&](int64_t kept) { return Part(element_bytes, kept * tokens); };
   return {.none = of(elements + dropped) + statistics * tokens,

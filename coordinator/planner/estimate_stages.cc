@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <string>
-#include <utility>
 
 #include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
@@ -196,28 +194,17 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
       sum = embeds ? &embedding_parameters : &head_parameters;
     }
     *sum += tensor.elements();
-    if (IsLoraA(tensor.role)) adapter_ranks += tensor.shape[0];
+    if (!IsLoraA(tensor.role)) continue;
+    adapter_ranks += tensor.shape[0];
+    const bool drops = config.dropout.adapter > 0;
+    if (drops && AdaptedRole(tensor.role) == TensorRole::kAttentionOut)
+      dropped_attention += tensor.shape[1];
   }
   SetTrained(spec.train().optimizer(), model);
   adds_tables = model.Find(TensorRole::kPositionEmbedding) != nullptr;
   layer_parameters /= std::max<int64_t>(1, config.layers);
-  CountDropped(model);
-  for (int64_t* sum : {&adapter_ranks, &dropped_whole, &dropped_split})
-    *sum /= std::max<int64_t>(1, config.layers);
-}
-
-// Adapters that read the same value share what is dropped of it.
-void EstimateModel::CountDropped(const Model& model) {
-  if (config.dropout.adapter == 0) return;
-  std::set<std::pair<int, int>> counted;  // layer and which of its values
-  for (const Tensor& tensor : model.tensors) {
-    if (!IsLoraA(tensor.role)) continue;
-    const TensorRole role = AdaptedRole(tensor.role);
-    const bool out = role == TensorRole::kAttentionOut, down = role == TensorRole::kMlpDown;
-    const bool mlp = role == TensorRole::kMlpUp || role == TensorRole::kMlpGate;
-    if (!counted.emplace(tensor.layer, out ? 1 : mlp ? 2 : down ? 3 : 0).second) continue;
-    (out || down ? dropped_split : dropped_whole) += tensor.shape[1];
-  }
+  adapter_ranks /= std::max<int64_t>(1, config.layers);
+  dropped_attention /= std::max<int64_t>(1, config.layers);
 }
 
 void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& model) {

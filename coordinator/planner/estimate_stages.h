@@ -108,7 +108,6 @@ struct EstimateModel {
   // Besides, no later pass adds to what an earlier one left: no gradient waits.
   bool NoGradientWaits(const v1::Layout& layout) const;
 
-  void CountDropped(const Model& model);
   void SetTrained(const v1::OptimizerSpec& optimizer, const Model& model);
   // `count` layers of the model from `begin` on.
   void AddLayers(const v1::Layout& layout, int64_t begin, int64_t count,
@@ -126,9 +125,9 @@ struct EstimateModel {
   double clip_grad_norm = 0;
   int64_t layer_parameters = 0;
   int64_t adapter_ranks = 0;  // of a layer's adapters, added up
-  // Columns of what a layer's adapters read with elements dropped, which is kept beside the whole:
-  // what each tensor-parallel rank has whole, and what is split over them.
-  int64_t dropped_whole = 0, dropped_split = 0;
+  // Columns of the attention's result where a layer's adapter reads it with elements dropped: both
+  // are kept. Of what other adapters read only the rest is, as the layers beside them are frozen.
+  int64_t dropped_attention = 0;
   int64_t embedding_parameters = 0;
   int64_t head_parameters = 0;  // a tied one too, when another stage than the first has it
   // Where something is frozen: what of these is trained, and the first layer that trains something

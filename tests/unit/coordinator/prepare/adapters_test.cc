@@ -142,6 +142,7 @@ TEST(LomoOnPaperTest, SevenBillionParametersAreTrainedWholeOnTwentyFourGigabytes
   layout.set_stochastic_rounding(true);
   layout.clear_parameter_format();
   layout.set_gradient_format("bf16");
+  layout.set_reduce_format("bf16");
   layout.set_optimizer("sgd");
   const auto evaluated = Evaluate(job.spec, job.model, job.budget, Completed(layout));
   ASSERT_TRUE(evaluated.ok()) << evaluated.status();
