@@ -31,9 +31,10 @@ void TypedRow(const T* x, T* y, int64_t columns, const DropoutRow& row) {
   const hn::Rebind<uint16_t, D> d16;
   const auto most_dropped = hn::Set(d32, static_cast<int32_t>(row.rule.dropped_below) - 1);
   const V scale = hn::Set(d, row.rule.scale);
+  const uint64_t base = uint64_t{row.position} << 32;  // the upper word of a block's number
   for (int64_t first = 0; first < columns; first += kPiece) {
     const int64_t count = std::min(kPiece, columns - first);
-    FillRandomBits(row.rule.key, row.sequence, row.element + first, count, bits);
+    FillRandomBits(row.rule.key, row.sequence, base, row.column + first, count, bits);
     ForVectors(count, [=, &bits](int64_t i, auto access) HWY_ATTR {
       const auto random = hn::PromoteTo(d32, hn::LoadU(d16, bits + i));
       const auto stays = hn::RebindMask(d, hn::Gt(random, most_dropped));
@@ -71,12 +72,11 @@ Status Dropout(const OpAttrs& attrs, std::span<const TensorView> operands, const
   ParallelFor(x.rows(), columns, context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto* place = places.as<const uint32_t>() + 2 * (first_row + i);
-      // The position is the upper word of the number of a block.
-      const auto position = static_cast<int64_t>(uint64_t{place[0]} << 32) * kRoundsABlock;
       drop_row(x.dtype, Address(x, i, 0), Address(y, i, 0), columns,
                {.rule = rule,
                 .sequence = place[1],
-                .element = position + first_column,
+                .position = place[0],
+                .column = first_column,
                 .accumulate = dropout.accumulate});
     }
   });

@@ -11,11 +11,12 @@
 
 namespace terrace::kernels::cpu {
 
-// Columns of one token from `element` of FillRandomBits (philox-inl.h) on.
+// Columns of one token from `column` on.
 struct DropoutRow {
   DropoutRule rule;
   uint32_t sequence = 0;
-  int64_t element = 0;
+  uint32_t position = 0;
+  int64_t column = 0;
   bool accumulate = false;
 };
 

@@ -67,15 +67,16 @@ HWY_INLINE void RandomBlocks(PhiloxKey key, uint32_t third, uint64_t first, uint
 }
 
 // 16 bits each for `count` elements from `element` on: half e mod 8 of the block with counter
-// {e / 8, third, 0}.
-void FillRandomBits(PhiloxKey key, uint32_t third, int64_t element, int64_t count, uint16_t* to) {
+// {base + e / 8, third, 0}. REQUIRES: `base` is a multiple of 2^32.
+void FillRandomBits(PhiloxKey key, uint32_t third, uint64_t base, int64_t element, int64_t count,
+                    uint16_t* to) {
   constexpr size_t kWords = sizeof(PhiloxBlock) / sizeof(uint32_t);
   HWY_ALIGN uint32_t words[kWords * HWY_MAX_BYTES / sizeof(uint32_t)];
   const int64_t lanes = hn::Lanes(D32());
   const int64_t elements = lanes * kRoundsABlock;
   int64_t skip = element % elements;
   for (int64_t first = element - skip; count > 0; first += elements) {
-    RandomBlocks(key, third, static_cast<uint64_t>(first / kRoundsABlock), words);
+    RandomBlocks(key, third, base + static_cast<uint64_t>(first / kRoundsABlock), words);
     const int64_t taken = std::min(count, elements - skip);
     // Elements in order are the lower and the upper halves of the words in order: little-endian.
     std::memcpy(to, reinterpret_cast<const uint16_t*>(words) + skip, taken * sizeof(uint16_t));

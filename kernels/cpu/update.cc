@@ -91,8 +91,9 @@ void FillTileBits(const TileRounding& rounding, int64_t count, uint16_t* bits) {
       if (start >= end) break;
       const int64_t from = std::max(start, begin), to = std::min(start + part.columns, end);
       if (from >= to) continue;
-      FillRandomBits(part.key, rounding.step, part.first + row * part.tensor_stride + from - start,
-                     to - from, bits + (from - begin));
+      FillRandomBits(part.key, rounding.step, /*base=*/0,
+                     part.first + row * part.tensor_stride + from - start, to - from,
+                     bits + (from - begin));
     }
   }
 }

@@ -209,8 +209,8 @@ void DropoutRef(const DropoutAttrs& attrs, Shapes shapes, Operands operands) {
       Philox({{attrs.site, 0, 0x64726f70, 0}},
              {{static_cast<uint32_t>(attrs.seed), static_cast<uint32_t>(attrs.seed >> 32)}});
   for (int64_t i = 0; i < rows; ++i) {
-    const auto position = static_cast<uint32_t>(operands[1][2 * (first_row + i)]);
-    const auto sequence = static_cast<uint32_t>(operands[1][2 * (first_row + i) + 1]);
+    const auto position = static_cast<uint32_t>(Index(operands[1][2 * (first_row + i)]));
+    const auto sequence = static_cast<uint32_t>(Index(operands[1][2 * (first_row + i) + 1]));
     for (int64_t j = 0; j < columns; ++j) {
       const int64_t column = first_column + j;
       const PhiloxBlock block = Philox({{static_cast<uint32_t>(column / 8), position, sequence, 0}},

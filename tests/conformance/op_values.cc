@@ -33,7 +33,8 @@ Values RandomIndices(const OpCase& op_case, const TensorShape& shape, Random* ra
   Values values(shape.Elements());
   for (double& value : values) {
     value = static_cast<double>((*random)() % rows);
-    if (targets && (*random)() % 5 == 0) value = -1;
+    // A place that is none must not be read beyond either.
+    if ((targets || op_case.op == Op::kDropout) && (*random)() % 5 == 0) value = -1;
   }
   return values;
 }

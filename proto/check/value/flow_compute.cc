@@ -22,13 +22,16 @@ bool ChangesInPlace(Op op) {
 
 // Operands that depend on the rank's shard of the vocabulary or of columns (ResolveRank in
 // proto/program/op_codec.h).
-bool DependsOnTensorRank(const DecodedOp& op, int operand) {
+bool DependsOnTensorRank(const DecodedOp& op, int operand, const Value& result) {
   if (const auto* embedding = std::get_if<kernels::EmbeddingAttrs>(&op.attrs)) {
     const bool positions = op.op == Op::kEmbeddingGrad && operand == 3;
     return embedding->shard_rows > 0 && !positions;
   }
-  if (const auto* dropout = std::get_if<kernels::DropoutAttrs>(&op.attrs))
-    return dropout->column_shards > 1;  // rows that are split are known as parts of the sequence
+  if (const auto* dropout = std::get_if<kernels::DropoutAttrs>(&op.attrs)) {
+    // Rows that are split are known as parts of the sequence; others would be equal on all ranks.
+    return dropout->column_shards > 1 ||
+           (dropout->row_shards > 1 && (result.parts & Bit(v1::TENSOR)) == 0);
+  }
   return op.op == Op::kCrossEntropyRows || op.op == Op::kCrossEntropyGrad;
 }
 
@@ -105,7 +108,7 @@ void Flow::Function(int i) {
     if (!access.writes || access.operand == kWorkspaceOperand) continue;
     Value written = result;
     if (result.spoiled_by < 0 && instruction.op.has_value() &&
-        DependsOnTensorRank(*instruction.op, access.operand)) {
+        DependsOnTensorRank(*instruction.op, access.operand, result)) {
       written.same_block = 1;
     }
     if (!access.reads || in_place) {
