@@ -9,7 +9,8 @@ constexpr std::string_view kGeneration = "belongs to generation";
 constexpr std::string_view kRecord = "says how the file was written";
 constexpr std::string_view kKernel = "chooses among kernels that compute the same";
 constexpr std::string_view kIds = "goes with the tokenizer and the export";
-constexpr std::string_view kDropped = "which is not applied: no attention weight is dropped; set it to 0";
+constexpr std::string_view kDropped =
+    "which is not applied: no attention weight is dropped; set it to 0";
 
 }  // namespace
 

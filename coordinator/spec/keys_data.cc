@@ -95,7 +95,7 @@ std::vector<SpecKey> DataKeys() {
        "",
        "How A begins: default, uniform up to 1 / sqrt(inputs) as torch.nn.Linear, or gaussian with "
        "1 / rank; B begins at zero. Or the folder of an adapter that PEFT saved: it is gone on from, "
-       "and says rank, alpha, rslora and targets"},
+       "and says rank, alpha, rslora, targets and dropout"},
 
       {"model.lora.dropout",
        kReal,

@@ -112,9 +112,7 @@ class ExactIo final : public SequenceIo {
   const std::map<const std::byte*, Values>& gradients() const { return gradients_; }
 
   void LoadBatch(int micro_batch, const BatchTarget& batch) override {
-    const std::span<int32_t> tokens = batch.tokens;
-    const std::span<int32_t> targets = batch.targets;
-    rows_->LoadBatch(micro_batch, tokens, targets);
+    rows_->LoadBatch(micro_batch, batch);
   }
   void LoadSchedule(std::span<float, 4> schedule) override { rows_->LoadSchedule(schedule); }
   void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}

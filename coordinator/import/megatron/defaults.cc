@@ -48,13 +48,16 @@ void SetMegatronDefaults(const MegatronLine& line, SpecDraft* draft) {
   // Megatron-LM drops of the embeddings what it drops of blocks.
   if (line.Given("hidden-dropout"))
     draft->Set("model.dropout.embedding", std::string(line.Value("hidden-dropout")));
-  std::vector<std::string> dropped;
-  for (const char* flag : {"attention-dropout", "hidden-dropout"}) {
-    if (!line.Given(flag)) dropped.push_back(absl::StrCat("--", flag));
+  if (!line.Given("attention-dropout")) {
+    draft->Remark(
+        "--attention-dropout is 0.1 in Megatron-LM where not given; no attention weight is dropped "
+        "here");
   }
-  if (dropped.empty()) return;
-  draft->Remark(absl::StrCat(absl::StrJoin(dropped, " and "), dropped.size() == 1 ? " is" : " are",
-                             " 0.1 in Megatron-LM where not given; nothing is dropped here"));
+  if (!line.Given("hidden-dropout")) {
+    draft->Remark(
+        "--hidden-dropout is 0.1 in Megatron-LM where not given; nothing is dropped here: set "
+        "model.dropout to drop it");
+  }
 }
 
 }  // namespace terrace

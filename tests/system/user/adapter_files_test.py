@@ -52,6 +52,15 @@ class AdapterFilesTest(TerraceTest):
         (folder / "adapter_config.json").write_text(json.dumps({**config, **changes}))
         return folder
 
+    def test_dropout_of_an_adapter_goes_in_and_out(self):
+        folder = self.copy_of_adapter("llama", lora_dropout=0.05)
+        for name, lora, expected in (("as saved", {}, 0.05), ("off", {"dropout": 0}, 0.0), ("more", {"dropout": 0.25}, 0.25)):
+            with self.subTest(name):
+                job = self.adapter_job("llama", {"model.lora": {"init": str(folder), **lora}})
+                out = self.folder / f"out-{name.replace(' ', '-')}"
+                self.terrace("ckpt", "export", self.train(job).done["checkpoint"], "--output", out, "--adapter")
+                self.assertEqual(json.loads((out / "adapter_config.json").read_text())["lora_dropout"], expected)
+
     def test_an_adapter_of_peft_goes_in_and_out(self):
         for family in ("gpt2", "llama"):
             golden = GOLDENS / family

@@ -110,7 +110,7 @@ class AdaptersTest(TerraceTest):
                             ({"rank": 4000}, ("model.lora.rank", "4000", "at most", "q_proj.weight")),
                             ({"alpha": 8}, ("model.lora.alpha", "accompanied by model.lora.rank")),
                             ({"rank": 4, "alpha": 0}, ("model.lora.alpha", "0")),
-                            ({"rank": 4, "dropout": 0.1}, ("model.lora.dropout", "unknown key")),
+                            ({"rank": 4, "dropout": 1.5}, ("model.lora.dropout", "0.99")),
                             ({"rank": 4, "init": "pissa"}, ("model.lora.init is not default or gaussian", "/pissa")),
                             ({"rank": 4, "targets": [{"a": 1}]}, ("model.lora.targets",)),
                             ({"rank": 4, "targets": []}, ("model.lora.targets",))):
