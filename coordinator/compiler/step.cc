@@ -35,7 +35,7 @@ int AddTrain(const TrainOptions& options, Graph* graph) {
   return sequence;
 }
 
-// Whether a training pass of this stage drops anything.
+// True where a training pass of this stage drops elements.
 bool Drops(const StageContext& context) {
   const DropoutConfig& dropout = context.model.config.dropout;
   const bool layers = dropout.residual > 0 || dropout.adapter > 0;

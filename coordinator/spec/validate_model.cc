@@ -52,7 +52,7 @@ void ValidateGroups(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
   }
 }
 
-// What the spec does not say config.json says.
+// A probability that the spec leaves out is taken from config.json.
 void ClearUnsaid(v1::ModelSpec* model) {
   v1::DropoutSpec* dropout = model->mutable_dropout();
   if (dropout->embedding() < 0) dropout->clear_embedding();

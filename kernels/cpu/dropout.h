@@ -1,4 +1,4 @@
-// What the dropout kernel is told of a row: the same for every instruction set.
+// The arguments of the dropout kernel for one row, which all instruction sets share.
 //
 // Thread-safe: plain data.
 //
@@ -11,7 +11,7 @@
 
 namespace terrace::kernels::cpu {
 
-// Columns of one token from `column` on.
+// The columns of one token that begin at `column`.
 struct DropoutRow {
   DropoutRule rule;
   uint32_t sequence = 0;

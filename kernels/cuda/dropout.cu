@@ -18,7 +18,8 @@ struct DropoutArguments {
 };
 
 __global__ void DropoutKernel(DropoutArguments a) {
-  // Of blocks of all columns, of which the first and the last may be other ranks' in part.
+  // Blocks are counted over the columns of all ranks. The first and the last may be other ranks' in
+  // part.
   const int64_t first_block = a.first_column / kRoundsABlock;
   const int64_t blocks = (a.first_column + a.columns - 1) / kRoundsABlock - first_block + 1;
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {

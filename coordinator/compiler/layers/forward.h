@@ -96,7 +96,8 @@ class Forward {
     bool accumulate = false;
   };
 
-  // What is dropped, once a layer (or a model). The number is part of the random bits: it stays.
+  // The values of a layer, or of the model, that elements are dropped of. The numbers are part of
+  // the random bits: they never change.
   enum class DropoutSite : uint32_t {
     kEmbedding = 1,
     kAttentionOut = 2,
