@@ -34,14 +34,17 @@ namespace terrace::kernels {
 
 enum class Op : uint8_t {
   // x[T,h] act = table[tokens[t]] (+ positions[position of row t]).
-  //   tokens[T] i32 R, table[V,h] R, positions[P,h] R ?, x W.        EmbeddingAttrs
+  //   tokens[T] i32 R, table[V,h] R, positions[P,h] R ?, x W, starts[T] i32 R ?.
+  //   EmbeddingAttrs
+  // With starts (kAttention) positions count from the start of the row's document.
   // With a sharded vocabulary the table holds the rows from shard * shard_rows on; a token of
   // another shard gives zero, and shard 0 alone adds the positions, so that the sum over the shards
   // is the embedding.
   kEmbedding = 1,
   // Scatter-adds dx into the tables; deterministic whatever the number of threads. Tokens of other
   // shards are skipped, positions never. What one row gets is summed in f32 and rounded once.
-  //   tokens[T] R, dx[T,h] R, dtable[V,h] U, dpositions[P,h] U ?.     EmbeddingAttrs
+  //   tokens[T] R, dx[T,h] R, dtable[V,h] U, dpositions[P,h] U ?, starts[T] i32 R ?.
+  //   EmbeddingAttrs
   kEmbeddingGrad,
 
   // LayerNorm, Ba et al. 2016 (arXiv 1607.06450), over the last dimension; variance biased.
@@ -83,17 +86,22 @@ enum class Op : uint8_t {
 
   // Rotary embedding, Su et al. 2021 (arXiv 2104.09864), Hugging Face "rotate half" pairing (i, i +
   // d/2), in place.
-  //   x[T,heads,d] U (rows may be strided), table[P,d] f32 R: row p holds cos of the d/2 angles,
-  //   then sin of them.  RopeAttrs
+  //   x[T,heads,d] U (rows may be strided), table[P,r] f32 R: row p holds cos of the r/2 angles,
+  //   then sin of them. The first r <= d of each head are rotated, in pairs (i, i + r/2).
+  //   RopeAttrs
   kRope,
 
   // Causal flash attention (Dao 2023, arXiv 2307.08691), grouped queries, optional sliding window;
   // no S x S buffer.
   //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] W,
-  //   lse[batch,heads,sequence] W.
+  //   lse[batch,heads,sequence] W, starts[T] i32 R ?.
   //   AttentionAttrs
+  // With starts, sequences hold several documents one after the other: starts[t] is the position
+  // in its sequence of the first token of row t's document, and no query sees keys before it. A
+  // sequence's starts do not fall, and none lies behind its row.
   kAttention,
-  //   q R, k R, v R, o R, lse R, do[T,heads,d] R, dq W, dk W, dv W (rows may be strided).
+  //   q R, k R, v R, o R, lse R, do[T,heads,d] R, dq W, dk W, dv W (rows may be strided), starts[T]
+  //   i32 R ?.
   //   AttentionAttrs
   kAttentionGrad,
 
@@ -116,12 +124,13 @@ enum class Op : uint8_t {
   // lse by their log-sum-exp (accumulate), or writes them; rows that see no key get o = 0, lse =
   // -inf.
   //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] f32
-  //   W|U (the same), lse[batch,heads,sequence] f32 W|U.     AttentionBlockAttrs
+  //   W|U (the same), lse[batch,heads,sequence] f32 W|U, starts[T] i32 R ?: of the queries, as in
+  //   kAttention.     AttentionBlockAttrs
   kAttentionBlock,
   // o and lse are those of the whole attention. dq f32 is written or, with accumulate, added to; dk
   // and dv f32 likewise with accumulate_keys: they travel with the keys.
   //   q R, k R, v R, o[T,heads,d] act R, lse R, do[T,heads,d] R, dq W|U, dk W|U, dv W|U (rows may
-  //   be strided).    AttentionBlockAttrs
+  //   be strided), starts[T] i32 R ?.    AttentionBlockAttrs
   kAttentionBlockGrad,
 
   // Cross-entropy over logits whose columns are split over ranks (Shoeybi et al. 2019, arXiv
@@ -255,8 +264,19 @@ struct EmbeddingAttrs {
 };
 struct NormAttrs {
   float epsilon = 1e-5f;
-  bool accumulate = false;  // gradients of weight and bias are added to instead of written
+  bool accumulate = false;   // gradients of weight and bias are added to instead of written
+  bool unit_offset = false;  // of an RMSNorm: its factor is 1 + weight
   bool operator==(const NormAttrs&) const = default;
+};
+enum class Activation : uint8_t {
+  kGeluTanh = 0,
+  kGelu,  // x Phi(x), by erf
+  kRelu,
+  kSilu,
+};
+struct ActivationAttrs {
+  Activation activation = Activation::kGeluTanh;
+  bool operator==(const ActivationAttrs&) const = default;
 };
 // What happens to the product before it is stored, and what `aux` means.
 enum class Epilogue : uint8_t {
@@ -404,10 +424,10 @@ struct BlockAttrs {
   bool operator==(const BlockAttrs&) const = default;
 };
 
-using OpAttrs =
-    std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs, RopeAttrs,
-                 AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, UpdateAttrs, AttentionBlockAttrs,
-                 CrossEntropyAttrs, ScaleAttrs, PermuteAttrs, BlockAttrs, DropoutAttrs>;
+using OpAttrs = std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs,
+                             RopeAttrs, AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs,
+                             UpdateAttrs, AttentionBlockAttrs, CrossEntropyAttrs, ScaleAttrs,
+                             PermuteAttrs, BlockAttrs, ActivationAttrs, DropoutAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 

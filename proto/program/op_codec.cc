@@ -161,6 +161,13 @@ absl::StatusOr<OpAttrs> DecodeBlock(const v1::BlockAttrs& m) {
   return attrs;
 }
 
+absl::StatusOr<OpAttrs> DecodeActivation(const v1::ActivationAttrs& m) {
+  if (v1::Activation_IsValid(m.activation()))
+    return kernels::ActivationAttrs{static_cast<kernels::Activation>(m.activation())};
+  return absl::InvalidArgumentError(absl::StrCat(
+      "activation: got ", static_cast<int>(m.activation()), ", must be one of v1::Activation"));
+}
+
 OpAttrs DecodeDropout(const v1::DropoutAttrs& m) {
   return kernels::DropoutAttrs{.probability = m.probability(),
                                .seed = m.seed(),
@@ -177,7 +184,9 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
     case ComputeOp::kEmbedding:
       return DecodeEmbedding(c.embedding());
     case ComputeOp::kNorm:
-      return kernels::NormAttrs{.epsilon = c.norm().epsilon(), .accumulate = c.norm().accumulate()};
+      return kernels::NormAttrs{.epsilon = c.norm().epsilon(),
+                                .accumulate = c.norm().accumulate(),
+                                .unit_offset = c.norm().unit_offset()};
     case ComputeOp::kMatmul:
       return DecodeMatmul(c.matmul());
     case ComputeOp::kAccumulate:
@@ -207,6 +216,8 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
       return DecodePermute(c.permute());
     case ComputeOp::kBlock:
       return DecodeBlock(c.block());
+    case ComputeOp::kActivation:
+      return DecodeActivation(c.activation());
     case ComputeOp::kDropout:
       return DecodeDropout(c.dropout());
   }

@@ -41,6 +41,7 @@ struct Encoder {
   void operator()(const kernels::NormAttrs& a) const {
     out->mutable_norm()->set_epsilon(a.epsilon);
     out->mutable_norm()->set_accumulate(a.accumulate);
+    if (a.unit_offset) out->mutable_norm()->set_unit_offset(true);
   }
   void operator()(const kernels::MatmulAttrs& a) const {
     v1::MatmulAttrs* m = out->mutable_matmul();
@@ -120,6 +121,9 @@ struct Encoder {
     m->set_block(a.block);
     if (a.runs > 1) m->set_runs(a.runs);
     if (a.parts > 1) m->set_parts(a.parts);
+  }
+  void operator()(const kernels::ActivationAttrs& a) const {
+    out->mutable_activation()->set_activation(static_cast<v1::Activation>(a.activation));
   }
   void operator()(const kernels::DropoutAttrs& a) const {
     v1::DropoutAttrs* m = out->mutable_dropout();

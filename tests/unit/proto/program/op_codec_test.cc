@@ -55,6 +55,7 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
                                    .accumulate_keys = true},
       kernels::CrossEntropyAttrs{.shard_rows = 7, .vocabulary = 13, .accumulate = true},
       kernels::ScaleAttrs{.scale = 0.5f},
+      kernels::ActivationAttrs{kernels::Activation::kSilu},
       kernels::DropoutAttrs{.probability = 0.25f,
                             .seed = uint64_t{5} << 40,
                             .site = 7,
