@@ -107,6 +107,17 @@ absl::StatusOr<LineText> Read(const Json& object) {
   const bool has_pair = (object.contains("prompt") && object.contains("completion")) ||
                         (object.contains("instruction") && object.contains("output"));
   if (is_chat && !has_pair) return LineText{.is_chat = true};
+  if (object.contains("prompt") && object.contains("completion")) {
+    const bool prompts = object["prompt"].is_array(), completes = object["completion"].is_array();
+    if (prompts && completes) return LineText{.is_chat = true};
+    if (prompts || completes) {
+      const char* one = prompts ? "prompt" : "completion";
+      const char* other = prompts ? "completion" : "prompt";
+      return absl::InvalidArgumentError(absl::StrCat("\"", one, "\" is a list, but \"", other,
+                                                     "\" is ", object[other].type_name(),
+                                                     "; both must be texts, or both messages"));
+    }
+  }
   if (object.contains("text") && !has_pair) {
     ASSIGN_OR_RETURN(std::string text, Field(object, "text"));
     return LineText{.text = std::move(text)};

@@ -2,12 +2,13 @@
 // loss counts. Four forms, told apart by their fields:
 //
 //   {"text": "..."}
-//   {"prompt": "...", "completion": "..."}
+//   {"prompt": "...", "completion": "..."}, or both as lists of messages, of which the completion
+//       counts as a whole (TRL's two forms)
 //   {"instruction": "...", "input": "...", "output": "..."}, where "input" may be absent or empty:
 //       in the words that Stanford Alpaca was trained with (Taori et al. 2023,
 //       github.com/tatsu-lab/stanford_alpaca)
 //   {"messages": [...]} or {"conversations": [...]}: a chat template makes their text
-//       (chat/chat_renderer.h)
+//       (chat/chat_renderer.h), and that of a prompt and completion of messages
 //
 // A pair counts before a conversation, and both before a text: a line that has several is for
 // readers of less. Other fields are ignored. Pure and thread-safe.

@@ -41,6 +41,16 @@ class ChatsTest(TerraceTest):
         losses = self.train(everything).losses
         self.assertGreater(float(losses[max(losses)]), 1.0)  # 12 of 24 targets are letters of noise: log 26 each
 
+    def test_a_completion_of_messages_counts_as_a_whole(self):
+        train = self.lines("pairs", lambda noise: {"prompt": [{"role": "user", "content": noise}],
+                                                   "completion": [{"role": "assistant", "content": ANSWER}]})
+        shown = self.terrace("data", self.chat(train), "--rows", 1, "--steps", 5, "-o", "json").json()
+        prompt, answer = shown["rows"][0]["spans"]
+        self.assertRegex(prompt["text"], "^u:[a-z]{12};a:$")
+        self.assertEqual((prompt["counted"], answer["counted"], answer["text"]), (False, True, ANSWER + ";"))
+        half = self.write("half.jsonl", json.dumps({"prompt": [{"role": "user", "content": "x"}], "completion": "y"}) + "\n")
+        self.refused(self.terrace("run", self.chat(half), code=None), "half.jsonl:1", "both must be texts, or both messages")
+
     def test_what_is_trained_on_can_be_looked_at(self):
         train = self.lines("chats", self.messages)
         shown = self.terrace("data", self.chat(train), "--rows", 1, "--steps", 5, "-o", "json").json()

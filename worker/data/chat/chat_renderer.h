@@ -29,9 +29,9 @@ class ChatRenderer {
   ChatRenderer(ChatTemplate chat, ChatOptions options, TemplateProcess* process)
       : chat_(std::move(chat)), options_(options), process_(process) {}
 
-  // `line`: an object with "messages" or "conversations", without a line feed. INVALID_ARGUMENT
-  // says what is wrong with it or with the template, without file and line; FAILED_PRECONDITION:
-  // this machine cannot render.
+  // `line`: an object with "messages", "conversations", or messages as "prompt" and "completion",
+  // without a line feed. INVALID_ARGUMENT says what is wrong with it or with the template, without
+  // file and line; FAILED_PRECONDITION: this machine cannot render.
   absl::StatusOr<LineText> Render(std::string_view line);
 
   const ChatOptions& options() const { return options_; }

@@ -158,11 +158,16 @@ class Template:
 
 
 def messages_of(line):
-    """In OpenAI's form."""
-    if line.get("messages") is not None:
-        field, rows = "messages", line["messages"]
-    else:
-        field, rows = "conversations", line["conversations"]
+    """In OpenAI's form, each with the place where it stands; and how many of them are the prompt of a completion, as TRL has it, which
+    counts as a whole: None where answers are found by their role."""
+    if isinstance(line.get("prompt"), list) and isinstance(line.get("completion"), list):
+        prompt = messages_in(line, "prompt")
+        return prompt + messages_in(line, "completion"), len(prompt)
+    return messages_in(line, "messages" if line.get("messages") is not None else "conversations"), None
+
+
+def messages_in(line, field):
+    rows = line[field]
     if not isinstance(rows, list) or not rows:
         raise Refused(f'"{field}" must be a list of at least one message')
     messages = []
@@ -182,8 +187,8 @@ def messages_of(line):
             raise Refused(f'{where} has "content": {quoted(row["content"])}, must be a text or a list of parts')
         if row.get("content") is None and not row.get("tool_calls"):
             raise Refused(f'{where} has neither "content" nor "tool_calls"')
-        messages.append(row)
-    return field, messages
+        messages.append((where, row))
+    return messages
 
 
 def quoted(value):
@@ -224,14 +229,14 @@ class Renderer:
         return self.templates["default"]
 
     def render(self, line):
-        field, messages = messages_of(line)
+        placed, prompt = messages_of(line)
         tools, documents = objects(line, "tools"), objects(line, "documents")
         template = self.template(tools)
-        for index, message in enumerate(messages):
+        for where, message in placed:
             if not template.takes(message["role"]):
-                raise Refused(f"{field}[{index}] has the role {quoted(message['role'])}, which the template does not know; must be "
+                raise Refused(f"{where} has the role {quoted(message['role'])}, which the template does not know; must be "
                               f"one of {', '.join(ROLES)}, or named in the template")
-        messages = [cleaned(message) for message in messages]
+        messages = [cleaned(message) for _, message in placed]
         more = line.get("chat_template_kwargs") or {}
         if not isinstance(more, dict):
             raise Refused('"chat_template_kwargs" must be an object')
@@ -244,22 +249,24 @@ class Renderer:
         text = rendered(len(messages), False)
         if not self.setup["answers"]:
             return text, []
+        if prompt is not None:
+            return text, [self.answer(rendered, prompt, text, text, placed[prompt][0])]
         if template.marks:
             return text, list(template.environment.marked)
-        return text, [self.answer(rendered, messages, index, text, field)
-                      for index, message in enumerate(messages) if message["role"] == "assistant"]
+        return text, [self.answer(rendered, index, text if index + 1 == len(messages) else None, text, where)
+                      for index, (where, message) in enumerate(placed) if message["role"] == "assistant"]
 
-    def answer(self, rendered, messages, index, text, field):
-        """Behind the prompt that asks for the message, up to where the conversation with it ends."""
+    def answer(self, rendered, index, whole, text, where):
+        """Behind the prompt that asks for the message, up to where the conversation with it ends, or `whole`."""
         try:
             prompt = rendered(index, True)
-            whole = text if index + 1 == len(messages) else rendered(index + 1, False)
+            whole = rendered(index + 1, False) if whole is None else whole
         except Exception as error:
-            raise Refused(f"the template cannot render the conversation up to {field}[{index}] alone, so that where its answer "
+            raise Refused(f"the template cannot render the conversation up to {where} alone, so that where its answer "
                           f"stands is not known ({error})", "loss_on") from None
         if text.startswith(whole) and whole.startswith(prompt):
             return len(prompt), len(whole)
-        raise Refused(f"the template renders the conversation up to {field}[{index}] in other words than the whole of it begins with, "
+        raise Refused(f"the template renders the conversation up to {where} in other words than the whole of it begins with, "
                       "so that where its answer stands is not known", "loss_on")
 
 

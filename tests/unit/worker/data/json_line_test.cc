@@ -36,6 +36,7 @@ TEST(JsonLineTest, ConversationsAreTold) {
   EXPECT_TRUE(TextOfJsonLine(R"({"conversations": [], "messages": null})")->is_chat);
   EXPECT_FALSE(TextOfJsonLine(R"({"messages": null, "text": "all"})")->is_chat);
   EXPECT_FALSE(TextOfJsonLine(R"({"messages": [], "prompt": "a", "completion": "b"})")->is_chat);
+  EXPECT_TRUE(TextOfJsonLine(R"({"prompt": [{}], "completion": [], "text": "a"})")->is_chat);
 }
 
 // As Stanford Alpaca's train.py writes it.
@@ -55,6 +56,9 @@ TEST(JsonLineTest, InstructionsStandInAlpacasWords) {
 }
 
 TEST(JsonLineTest, WhatIsWrongIsSaid) {
+  EXPECT_THAT(ErrorOf(R"({"prompt": [], "completion": "b"})"),
+              HasSubstr("\"prompt\" is a list, but \"completion\" is string"));
+  EXPECT_THAT(ErrorOf(R"({"prompt": null, "completion": []})"), HasSubstr("both messages"));
   EXPECT_THAT(ErrorOf(R"({"prompt": "x"})"),
               AllOf(HasSubstr("no field \"completion\""), HasSubstr("each line must be")));
   EXPECT_THAT(ErrorOf(R"({"instruction": 3, "output": ""})"),

@@ -55,7 +55,31 @@ TEST(ChatRendererTest, ShareGptIsTheSameInOtherWords) {
   EXPECT_EQ(rendered.counted->size(), 1u);
 }
 
+// As TRL masks them: all behind the prompt counts, also where a template marks answers.
+TEST(ChatRendererTest, ACompletionOfMessagesCountsAsAWhole) {
+  constexpr char kPair[] =
+      R"({"prompt": [{"role": "user", "content": "h"}], "completion": )"
+      R"([{"role": "assistant", "content": "yo"}, {"role": "user", "content": "k"}]})";
+  const std::string marked =
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}"
+      "{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{{ '\\n' }}"
+      "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+  for (const std::string& text : {std::string(kPlain), marked}) {
+    ChatRenderer chats(Of(text), {}, nullptr);
+    const LineText rendered = chats.Render(kPair).value();
+    EXPECT_EQ(rendered.text, "<user>h\n<assistant>yo\n<user>k\n");
+    ASSERT_EQ(rendered.counted->size(), 1u);
+    EXPECT_EQ(rendered.text.substr(rendered.counted->front().begin), "yo\n<user>k\n");
+    EXPECT_EQ(rendered.counted->front().end, rendered.text.size());
+  }
+}
+
 TEST(ChatRendererTest, WhatIsWrongWithALineIsSaid) {
+  EXPECT_THAT(ErrorOf(kPlain, R"({"prompt": [], "completion": [{"role": "user", "content": ""}]})"),
+              HasSubstr("\"prompt\" must be a list of at least one message"));
+  EXPECT_THAT(
+      ErrorOf(kPlain, R"({"prompt": [{"role": "user", "content": "a"}], "completion": [3]})"),
+      HasSubstr("completion[0] must be an object"));
   EXPECT_THAT(ErrorOf(kPlain, R"({"messages": []})"), HasSubstr("at least one message"));
   EXPECT_THAT(ErrorOf(kPlain, R"({"messages": "hi"})"), HasSubstr("must be a list"));
   EXPECT_THAT(ErrorOf(kPlain, R"({"messages": [3]})"), HasSubstr("messages[0] must be an object"));
