@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/paths/beneath.h"
+#include "base/paths/compression.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -29,7 +30,8 @@ constexpr const RootOption* kOffload = &kOptions[3];
 
 // Only text is tokenised, and its tokens kept.
 bool HasText(const v1::DataSpec& data) {
-  const auto is_text = [](const std::string& path) {
+  const auto is_text = [](std::string_view path) {
+    path = WithoutCompression(path);
     return path.ends_with(".txt") || path.ends_with(".jsonl");
   };
   return std::any_of(data.train().begin(), data.train().end(), is_text) ||

@@ -32,6 +32,7 @@ struct Watched {
 
 constexpr Watched kWatched[] = {
     {"data.train", true, true},
+    {"data.mixture", true, false, "", "data.train's weights"},
     {"data.validation", true, true},
     {"data.tokenizer", true, true},
     {"data.chat_template", true, true},
@@ -124,6 +125,11 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
       const auto& rule =
           static_cast<const v1::PrecisionRule&>(reflection->GetRepeatedMessage(*message, field, i));
       value = absl::StrCat(rule.where(), ": ", rule.precision());
+    } else if (field->message_type() == v1::MixtureSource::descriptor()) {
+      const auto& source =
+          static_cast<const v1::MixtureSource&>(reflection->GetRepeatedMessage(*message, field, i));
+      value = absl::StrCat(source.weight());
+      if (source.files() > 1) absl::StrAppend(&value, " of ", source.files(), " files");
     } else if (field->message_type() == v1::ParameterGroup::descriptor()) {
       const auto& group = static_cast<const v1::ParameterGroup&>(
           reflection->GetRepeatedMessage(*message, field, i));

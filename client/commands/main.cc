@@ -439,7 +439,7 @@ class CommandLine {
     CLI::App* tokenize = app_.add_subcommand("tokenize", "Turn text files into a token file");
     tokenize->add_option("--tokenizer", tokenizer_, "bytes, tokenizer.json or *.model")->required();
     tokenize->add_option("--output", output_path_, "Token file to write")->required();
-    tokenize->add_option("files", files_, ".txt or .jsonl files")->required();
+    tokenize->add_option("files", files_, ".txt or .jsonl files, also .gz and .zst")->required();
     On(tokenize, [this] {
       std::vector<std::string> arguments = {"tokenize", "--tokenizer", tokenizer_, "--output",
                                             output_path_};

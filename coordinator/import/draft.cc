@@ -75,6 +75,18 @@ void SpecDraft::SetTexts(std::string_view key, const std::vector<std::string>& t
   Put(key, list);
 }
 
+void SpecDraft::SetSources(std::string_view key, const std::vector<WeightedPath>& sources) {
+  YAML::Node list(YAML::NodeType::Sequence);
+  for (const WeightedPath& source : sources) {
+    YAML::Node entry(YAML::NodeType::Map);
+    entry["path"] = source.path;
+    entry["weight"] = absl::StrCat(source.weight);
+    entry.SetStyle(YAML::EmitterStyle::Flow);
+    list.push_back(entry);
+  }
+  Put(key, list);
+}
+
 void SpecDraft::Drop(std::string_view key) {
   if (!Has(key)) return;
   YAML::Node at;
@@ -121,6 +133,16 @@ void SpecDraft::MappedTexts(std::string setting, std::string value, std::string_
   SetTexts(key, texts);
   Add({std::move(setting), std::move(value), Fate::kMapped,
        absl::StrCat(Absl(key), ": [", absl::StrJoin(texts, ", "), "]"), std::move(note)});
+}
+
+void SpecDraft::MappedSources(std::string setting, std::string value, std::string_view key,
+                              const std::vector<WeightedPath>& sources, std::string note) {
+  SetSources(key, sources);
+  std::vector<std::string> shown;
+  for (const WeightedPath& source : sources)
+    shown.push_back(absl::StrCat("{path: ", source.path, ", weight: ", source.weight, "}"));
+  Add({std::move(setting), std::move(value), Fate::kMapped,
+       absl::StrCat(Absl(key), ": [", absl::StrJoin(shown, ", "), "]"), std::move(note)});
 }
 
 void SpecDraft::Automatic(std::string setting, std::string value, std::string note) {

@@ -38,6 +38,12 @@ class SpecDraft {
   // texts.
   void SetText(std::string_view key, const std::string& text);
   void SetTexts(std::string_view key, const std::vector<std::string>& texts);
+  // To sources of a mixture: texts from outside with the weight of each.
+  struct WeightedPath {
+    std::string path;
+    double weight = 0;
+  };
+  void SetSources(std::string_view key, const std::vector<WeightedPath>& sources);
   // Leaves the key, or the section of that name, out again.
   void Drop(std::string_view key);
   bool Has(std::string_view key) const;
@@ -49,6 +55,8 @@ class SpecDraft {
                   const std::string& text, std::string note = "");
   void MappedTexts(std::string setting, std::string value, std::string_view key,
                    const std::vector<std::string>& texts, std::string note = "");
+  void MappedSources(std::string setting, std::string value, std::string_view key,
+                     const std::vector<WeightedPath>& sources, std::string note = "");
   void Automatic(std::string setting, std::string value, std::string note);
   void Absent(std::string setting, std::string value, std::string note);
   void Unknown(std::string setting, std::string value, std::string note);

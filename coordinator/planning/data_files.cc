@@ -13,9 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/paths/compression.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/model/config.h"
+#include "proto/tokens/sources.h"
 #include "proto/tokens/token_file.h"
 #include "proto/tokens/window_lengths.h"
 
@@ -77,16 +79,20 @@ absl::StatusOr<TokenCount> LookAtTokens(const std::string& path, int64_t vocabul
 
 absl::StatusOr<TokenCount> LookAtText(const std::string& path, bool bytes_are_tokens) {
   ASSIGN_OR_RETURN(const std::optional<Beginning> text, ReadBeginning(path));
-  if (!text.has_value() || (!bytes_are_tokens && text->bytes > 0)) return std::nullopt;
+  if (text.has_value()) RETURN_IF_ERROR(CheckCompression(path, text->head));
+  const bool is_compressed = CompressionOf(path) != Compression::kNone;
+  if (!text.has_value() || is_compressed || (!bytes_are_tokens && text->bytes > 0))
+    return std::nullopt;
   return text->bytes;
 }
 
-// Those of all files of a key, where each is known.
+// Those of all `paths`, which a key names, where each is known.
 absl::StatusOr<TokenCount> LookAtAll(std::string_view key,
-                                     const google::protobuf::RepeatedPtrField<std::string>& paths,
+                                     std::span<const std::string* const> paths,
                                      bool bytes_are_tokens, std::optional<int64_t> vocabulary) {
   TokenCount sum = 0;
-  for (const std::string& path : paths) {
+  for (const std::string* const each : paths) {
+    const std::string& path = *each;
     absl::StatusOr<TokenCount> count = TokenCount();
     const absl::StatusOr<DataFileKind> kind = DataFileKindOf(path);
     if (!kind.ok()) {
@@ -105,7 +111,9 @@ absl::StatusOr<TokenCount> LookAtAll(std::string_view key,
 }
 
 struct DataTokens {
-  TokenCount train, validation;
+  std::vector<DataSourceFiles> sources;
+  std::vector<TokenCount> train;  // of each
+  TokenCount validation;
 };
 
 absl::StatusOr<DataTokens> LookAtData(const v1::JobSpec& spec) {
@@ -115,10 +123,15 @@ absl::StatusOr<DataTokens> LookAtData(const v1::JobSpec& spec) {
   if (model.ok()) vocabulary = model->vocabulary;
   const bool bytes_are_tokens = data.tokenizer() == "bytes";
   DataTokens tokens;
-  ASSIGN_OR_RETURN(tokens.train,
-                   LookAtAll("data.train", data.train(), bytes_are_tokens, vocabulary));
+  ASSIGN_OR_RETURN(tokens.sources, SourcesOf(data));
+  for (const DataSourceFiles& source : tokens.sources) {
+    const std::span paths(data.train().data() + source.begin, source.end - source.begin);
+    ASSIGN_OR_RETURN(tokens.train.emplace_back(),
+                     LookAtAll("data.train", paths, bytes_are_tokens, vocabulary));
+  }
+  const std::span validation(data.validation().data(), data.validation_size());
   ASSIGN_OR_RETURN(tokens.validation,
-                   LookAtAll("data.validation", data.validation(), bytes_are_tokens, vocabulary));
+                   LookAtAll("data.validation", validation, bytes_are_tokens, vocabulary));
   return tokens;
 }
 
@@ -130,8 +143,12 @@ absl::Status CheckDataLengths(const v1::JobSpec& spec) {
   // Documents are counted by the ranks: what is too short for a window may be enough of them.
   if (spec.data().samples() == "documents") return absl::OkStatus();
   ASSIGN_OR_RETURN(const DataTokens tokens, LookAtData(spec));
-  if (!tokens.train.has_value() || !tokens.validation.has_value()) return absl::OkStatus();
-  return CheckWindowLengths(spec.data(), *tokens.train, *tokens.validation);
+  for (size_t i = 0; i < tokens.train.size(); ++i) {
+    if (!tokens.train[i].has_value() || !tokens.validation.has_value()) continue;
+    RETURN_IF_ERROR(CheckWindowLengths(spec.data(), *tokens.train[i], *tokens.validation,
+                                       tokens.train.size() > 1 ? tokens.sources[i].name : ""));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace terrace

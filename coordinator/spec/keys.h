@@ -19,6 +19,7 @@ enum class KeyKind {
   kPath,        // a string, made absolute against the spec's folder
   kPathOrWord,  // one of `choices` as it is, or a path
   kPaths,       // one path or a list of paths
+  kMixture,     // likewise, or a list of mappings of "path", which may be a list, and "weight"
   kWords,       // one word or a list of words of at most `high` bytes
   kChoice,      // one of `choices`
   kChoices,     // a list of them

@@ -130,14 +130,15 @@ std::vector<SpecKey> DataKeys() {
        "says (resid_pdrop)"},
 
       {"data.train",
-       kPaths,
+       kMixture,
        "",
        true,
        0,
        0,
        {},
        "",
-       "Training files: .txt, .jsonl, .bin, Megatron .idx"},
+       "Training files: .txt or .jsonl, also as .gz or .zst, .bin, Megatron .idx; or sources with weights: "
+       "[{path: a.bin, weight: 0.7}, {path: b.bin, weight: 0.3}]"},
       {"data.validation",
        kPaths,
        "",

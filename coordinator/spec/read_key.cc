@@ -210,6 +210,8 @@ void SpecReader::ReadKey(const SpecKey& key, const YAML::Node& value, v1::JobSpe
       return ReadNodes(key, value, spec);
     case KeyKind::kModelConfig:
       return ReadModelConfig(key, value, spec);
+    case KeyKind::kMixture:
+      return ReadMixture(key, value, spec);
     case KeyKind::kPaths:
       return ReadPaths(key, value, spec);
     case KeyKind::kWords:

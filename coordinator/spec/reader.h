@@ -54,6 +54,11 @@ class SpecReader {
   void ReadShares(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   bool ReadShare(const SpecKey& key, const YAML::Node& tier, const YAML::Node& part,
                  v1::TierShares* shares);
+  // read_mixture.cc
+  void ReadMixture(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
+  void ReadSource(const std::string& path, const YAML::Node& value, v1::DataSpec* data);
+  bool ReadSourcePaths(const std::string& path, const YAML::Node& value, v1::DataSpec* data);
+  void CheckShares(const SpecKey& key, const v1::DataSpec& data);
   // read_precision.cc
   void ReadPrecision(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec);
   void ReadPrecisionRule(const SpecKey& key, const YAML::Node& where, const YAML::Node& value,

@@ -39,6 +39,16 @@ Json Precision(const SpecKey& key) {
   return {{"anyOf", {Choice(key), parts}}};
 }
 
+Json Mixture() {
+  const Json paths = {{"anyOf", {{{"type", "string"}}, StringList()}}};
+  const Json source = {
+      {"type", "object"},
+      {"additionalProperties", false},
+      {"required", {"path", "weight"}},
+      {"properties", {{"path", paths}, {"weight", {{"type", "number"}, {"exclusiveMinimum", 0}}}}}};
+  return {{"anyOf", {{{"type", "string"}}, StringList(), {{"type", "array"}, {"items", source}}}}};
+}
+
 Json Groups() {
   const Json group = {{"type", "object"},
                       {"additionalProperties", false},
@@ -59,6 +69,8 @@ Json KeySchema(const SpecKey& key) {
     case KeyKind::kPaths:
     case KeyKind::kWords:
       return {{"anyOf", {{{"type", "string"}}, StringList()}}};
+    case KeyKind::kMixture:
+      return Mixture();
     case KeyKind::kChoice:
       return Choice(key);
     case KeyKind::kChoices:

@@ -124,6 +124,8 @@ std::string RuleText(const SpecKey& key) {
       return absl::StrCat("a path or ", choices);
     case KeyKind::kPaths:
       return "a path or a list of paths";
+    case KeyKind::kMixture:
+      return "a path, a list of paths, or a list of mappings of path and weight";
     case KeyKind::kWords:
       return absl::StrCat("a word of at most ", BoundText(key, key.high),
                           " bytes, or a list of at most ", kWordsMax, " of them");

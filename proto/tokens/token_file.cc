@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/paths/compression.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -115,12 +116,22 @@ TokenType NarrowestType(int64_t vocabulary) {
 }
 
 absl::StatusOr<DataFileKind> DataFileKindOf(std::string_view path) {
-  const std::string extension = std::filesystem::path(path).extension().string();
+  const bool is_compressed = CompressionOf(path) != Compression::kNone;
+  const std::string extension =
+      std::filesystem::path(WithoutCompression(path)).extension().string();
   if (extension == ".txt") return DataFileKind::kText;
   if (extension == ".jsonl") return DataFileKind::kJsonLines;
-  if (extension == ".bin" || extension == ".idx") return DataFileKind::kTokens;
-  return absl::InvalidArgumentError(absl::StrCat(Absl(path), " has the extension \"", extension,
-                                                 "\", must be .txt, .jsonl, .bin or .idx"));
+  const bool is_tokens = extension == ".bin" || extension == ".idx";
+  if (is_tokens && !is_compressed) return DataFileKind::kTokens;
+  if (is_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(path),
+                     " is of tokens, which are read in place; decompress it (.txt and .jsonl may "
+                     "be compressed)"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      Absl(path), " has the extension \"", std::filesystem::path(path).extension().string(),
+      "\", must be .txt or .jsonl, compressed perhaps (.gz, .zst), .bin or .idx"));
 }
 
 TokenFilePaths TokenFilePathsOf(std::string_view path) {

@@ -53,7 +53,8 @@ T LoadNumber(const std::byte* from) {
 }
 
 enum class DataFileKind { kText, kJsonLines, kTokens };
-// By the extension of what data.train and data.validation name.
+// By the extension of what data.train and data.validation name; of a compressed text by that of the
+// text: "x.jsonl.gz".
 absl::StatusOr<DataFileKind> DataFileKindOf(std::string_view path);
 
 // The .bin that a .bin or .idx path means, and the .idx if one belongs to it, else "".

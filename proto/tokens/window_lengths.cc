@@ -25,16 +25,19 @@ int64_t HeldOutTokens(const v1::DataSpec& spec, int64_t train) {
   return spec.validation_size() > 0 ? 0 : std::llround(spec.validation_fraction() * train);
 }
 
-absl::Status CheckWindowLengths(const v1::DataSpec& spec, int64_t train, int64_t validation) {
+absl::Status CheckWindowLengths(const v1::DataSpec& spec, int64_t train, int64_t validation,
+                                std::string_view source) {
   const int64_t held_out = HeldOutTokens(spec, train);
-  RETURN_IF_ERROR(CheckLength(train - held_out, spec.sequence_length(), "data.train"));
+  const std::string name =
+      source.empty() ? "data.train" : absl::StrCat("data.train: ", Absl(source));
+  RETURN_IF_ERROR(CheckLength(train - held_out, spec.sequence_length(), name));
   if (spec.validation_size() > 0) {
     return CheckLength(validation, spec.sequence_length(), "data.validation");
   }
   if (spec.validation_fraction() <= 0) return absl::OkStatus();
   return CheckLength(held_out, spec.sequence_length(),
-                     absl::StrCat("the last ", spec.validation_fraction() * 100,
-                                  " % of data.train (data.validation_fraction)"));
+                     absl::StrCat("the last ", spec.validation_fraction() * 100, " % of ", name,
+                                  " (data.validation_fraction)"));
 }
 
 }  // namespace terrace

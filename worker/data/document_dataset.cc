@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,9 +12,11 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "worker/data/bucket_draw.h"
 #include "worker/data/document_samples.h"
+#include "worker/data/mixture/document_mixture.h"
+#include "worker/data/mixture/source_draw.h"
 #include "worker/data/permutation.h"
+#include "worker/data/samples/document_ends.h"
 
 namespace terrace {
 namespace {
@@ -23,136 +25,105 @@ namespace {
 constexpr int32_t kPadding = 0;
 constexpr int32_t kIgnored = -1;  // as a target: adds nothing to the loss
 
-using DocumentVisitor = std::function<void(int64_t begin, int64_t tokens)>;
-
-// Documents that end with a token, the last one perhaps without.
-void VisitByToken(const TokenSegment& segment, int32_t end_of_text, const DocumentVisitor& visit) {
-  constexpr int64_t kBlock = 1 << 16;
-  std::vector<int32_t> block(kBlock);
-  int64_t begin = 0;
-  for (int64_t at = 0; at < segment.count; at += kBlock) {
-    const std::span<int32_t> ids(block.data(), std::min(kBlock, segment.count - at));
-    segment.Read(at, ids);
-    for (auto i = std::find(ids.begin(), ids.end(), end_of_text); i != ids.end();
-         i = std::find(i + 1, ids.end(), end_of_text)) {
-      const int64_t end = at + (i - ids.begin()) + 1;
-      visit(begin, end - begin);
-      begin = end;
-    }
-  }
-  if (begin < segment.count) visit(begin, segment.count - begin);
-}
-
-absl::Status VisitSegment(const TokenSegment& segment, std::optional<int32_t> end_of_text,
-                          const DocumentVisitor& visit) {
-  if (segment.document_end) {
-    int64_t begin = 0;
-    for (int64_t i = 0; i < segment.documents; ++i) {
-      const int64_t end = segment.document_end(i);
-      if (end < begin || end > segment.count) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "what is cached of ", segment.path, " ends document ", i, " at token ", end,
-            ", must be from ", begin, " to ", segment.count, "; remove the cache's file"));
-      }
-      visit(begin, end - begin);
-      begin = end;
-    }
-    return absl::OkStatus();
-  }
-  if (end_of_text.has_value()) {
-    VisitByToken(segment, *end_of_text, visit);
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      segment.path,
-      " does not say where its documents end, which data.samples: documents has to know; set "
-      "data.tokenizer to the one that made it, with an end-of-text token, put Megatron's .idx "
-      "beside it, or use samples: stream"));
-}
-
-// With positions in the whole sequence.
-absl::Status VisitDocuments(const TokenSequence& tokens, std::optional<int32_t> end_of_text,
-                            const DocumentVisitor& visit) {
-  if (tokens.size() > kMaxDocumentTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("there are ", tokens.size(),
-                                                   " tokens, data.samples: documents allows ",
-                                                   kMaxDocumentTokens));
-  }
-  int64_t first = 0;
-  for (const TokenSegment& segment : tokens.segments()) {
-    RETURN_IF_ERROR(VisitSegment(
-        segment, end_of_text, [&](int64_t begin, int64_t count) { visit(first + begin, count); }));
-    first += segment.count;
-  }
-  return absl::OkStatus();
-}
-
 std::vector<int64_t> LengthsOf(const v1::DataSpec& spec) {
   std::vector<int64_t> lengths(spec.buckets().begin(), spec.buckets().end());
   if (lengths.empty()) lengths.push_back(spec.sequence_length());
   return lengths;
 }
 
+// What is read of a source, or of data.validation.
+struct Documents {
+  explicit Documents(std::vector<int64_t> lengths) : samples(std::move(lengths)) {}
+  void Add(const TokenSequence& from, int64_t begin, int64_t count) {
+    samples.Add(begin, count,
+                [&from](int64_t at, int64_t tokens) { return from.CountsAny(at, tokens); });
+    tokens += count;
+  }
+
+  DocumentSamples samples;
+  int64_t tokens = 0;
+};
+
+// Of a key, "data.train"; "" where there are none.
+std::string LeftOut(std::string_view key, const DocumentSamples& samples) {
+  if (samples.left_out() == 0) return "";
+  return absl::StrCat(samples.left_out(), " samples of ", Absl(key),
+                      " are left out: they have no token of an answer, which alone the loss "
+                      "counts; raise data.sequence_length where prompts are longer, and give "
+                      "answers where there are none");
+}
+
+absl::Status TooFew(std::string_view what, int64_t samples, std::string_view least,
+                    std::string_view way_out, std::string_view left_out) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(Absl(what), samples,
+                   " samples with data.samples: documents (each a document of two or more tokens, "
+                   "or a piece of one), must be at least ",
+                   Absl(least), "; ", Absl(way_out), left_out.empty() ? "" : "; ", Absl(left_out)));
+}
+
 class DocumentDataset final : public TokenDataset {
  public:
-  explicit DocumentDataset(DocumentSource source)
-      : source_(std::move(source)),
-        train_(LengthsOf(source_.spec)),
-        validation_({source_.spec.sequence_length()}) {}
+  explicit DocumentDataset(DocumentSource source) : source_(std::move(source)) {}
 
   absl::Status Open() {
-    const TokenSequence& train = source_.train;
     const bool own = source_.validation.size() > 0;
-    // Documents that begin in the held-out part.
-    const int64_t held_out =
-        own ? 0 : std::llround(source_.spec.validation_fraction() * train.size());
-    const auto counts_any = [](const TokenSequence& tokens) {
-      return [&tokens](int64_t begin, int64_t count) { return tokens.CountsAny(begin, count); };
-    };
-    RETURN_IF_ERROR(VisitDocuments(train, source_.end_of_text, [&](int64_t begin, int64_t count) {
-      const bool trains = begin < train.size() - held_out;
-      (trains ? train_ : validation_).Add(begin, count, counts_any(train));
-      (trains ? train_tokens_ : validation_tokens_) += count;
-    }));
+    const size_t count = source_.sources.size();
+    std::vector<Documents> train(count, Documents(LengthsOf(source_.spec)));
+    std::vector<Documents> held_out(own ? 1 : count, Documents({source_.spec.sequence_length()}));
+    RETURN_IF_ERROR(ReadTrain(&train, own ? nullptr : &held_out));
     RETURN_IF_ERROR(
-        VisitDocuments(source_.validation, source_.end_of_text, [&](int64_t begin, int64_t count) {
-          validation_.Add(begin, count, counts_any(source_.validation));
-          validation_tokens_ += count;
+        VisitDocuments(source_.validation, source_.end_of_text, [&](int64_t begin, int64_t tokens) {
+          held_out[0].Add(source_.validation, begin, tokens);
         }));
-    RETURN_IF_ERROR(CheckEnough(own));
-    for (const std::string& left_out :
-         {LeftOut("data.train", train_),
-          LeftOut(own ? "data.validation" : "the held-out part", validation_)}) {
-      if (!left_out.empty()) log::Warn(left_out);
-    }
-    draw_.emplace(train_.sizes(), MixBits(static_cast<uint64_t>(source_.seed)));
+    RETURN_IF_ERROR(CheckEnough(train, held_out));
+    WarnOfLeftOut(train, held_out);
+    for (const Documents& documents : train) train_tokens_.push_back(documents.tokens);
+    SetDraws(std::move(train), std::move(held_out));
     return absl::OkStatus();
   }
 
   int64_t tokens(Split split) const override {
-    return split == Split::kTrain ? train_tokens_ : validation_tokens_;
+    if (split == Split::kValidation) return validation_tokens_;
+    return std::accumulate(train_tokens_.begin(), train_tokens_.end(), int64_t{0});
+  }
+
+  std::vector<SourceView> Sources(int64_t steps, int64_t global_batch) const override {
+    const std::vector<int64_t> drawn = train_->RowsBefore(steps, global_batch);
+    std::vector<SourceView> views;
+    for (size_t i = 0; i < drawn.size(); ++i) {
+      views.push_back({.name = source_.sources[i].name,
+                       .weight = source_.sources[i].weight,
+                       .tokens = train_tokens_[i],
+                       .samples = train_->samples(static_cast<int>(i)).size(),
+                       .drawn = drawn[i]});
+    }
+    return views;
   }
 
   int64_t TrainLength(int64_t step, int64_t global_batch) const override {
-    return train_.lengths()[draw_->Draw(step, global_batch).bucket];
+    return train_->samples(0).lengths()[train_->Bucket(step, global_batch)];
   }
 
   void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
                 std::span<int32_t> targets) const override {
-    const DrawnBatch batch = draw_->Draw(step, global_batch);
-    const int64_t sample = draw_->Sample(batch.bucket, batch.first + row);
-    Fill(source_.train, train_.At(batch.bucket, sample), tokens, targets);
+    Fill(source_.train, train_->Row(step, row, global_batch).sample, tokens, targets);
   }
 
   int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const override {
-    if (end - begin > 1) return TokensBefore(end, global_batch) - TokensBefore(begin, global_batch);
-    return begin == end ? 0 : TokensOfStep(begin, global_batch);
+    if (end - begin > 1)
+      return train_->TokensBefore(end, global_batch) - train_->TokensBefore(begin, global_batch);
+    return begin == end ? 0 : train_->TokensOfStep(begin, global_batch);
   }
 
+  // What is held out of a mixture is a mixture of the same shares, so that few samples, too, tell
+  // of all sources.
   void ValidationRow(int64_t index, std::span<int32_t> tokens,
                      std::span<int32_t> targets) const override {
     const TokenSequence& from = source_.validation.size() > 0 ? source_.validation : source_.train;
-    Fill(from, validation_.At(0, index % validation_.size()), tokens, targets);
+    const SourceDraw::Place place = validation_draw_->At(index);
+    const DocumentSamples& samples = validation_[place.source];
+    Fill(from, samples.At(0, place.index % samples.size()), tokens, targets);
   }
 
  private:
@@ -164,80 +135,91 @@ class DocumentDataset final : public TokenDataset {
     std::fill(targets.begin() + sample.count, targets.end(), kIgnored);
   }
 
-  // Of places [begin, end) of the bucket's endless list: a pass has every sample once.
-  int64_t TokensOf(int bucket, int64_t begin, int64_t end) const {
-    int64_t tokens = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      tokens += train_.At(bucket, draw_->Sample(bucket, i)).count;
-    }
-    return tokens;
+  // `held_out`: of each source, the documents that begin in its last tokens; null: all are trained.
+  absl::Status ReadTrain(std::vector<Documents>* train, std::vector<Documents>* held_out) const {
+    size_t i = 0;
+    return VisitDocuments(source_.train, source_.end_of_text, [&](int64_t begin, int64_t count) {
+      const auto end = [&] { return source_.sources[i].begin + source_.sources[i].count; };
+      while (i + 1 < source_.sources.size() && begin >= end()) ++i;
+      const double fraction = held_out == nullptr ? 0 : source_.spec.validation_fraction();
+      const int64_t trained_end = end() - std::llround(fraction * source_.sources[i].count);
+      Documents& to = begin < trained_end ? (*train)[i] : (*held_out)[i];
+      to.Add(source_.train, begin, count);
+    });
   }
 
-  int64_t TokensOfStep(int64_t step, int64_t global_batch) const {
-    const DrawnBatch batch = draw_->Draw(step, global_batch);
-    return TokensOf(batch.bucket, batch.first, batch.first + global_batch);
+  // For messages: "data.train", of a mixture with the source.
+  std::string KeyOf(size_t source) const {
+    return source_.sources.size() == 1 ? "data.train"
+                                       : absl::StrCat("data.train: ", source_.sources[source].name);
+  }
+  std::string HeldOutOf(size_t source) const {
+    return source_.validation.size() > 0
+               ? "data.validation"
+               : absl::StrCat("the held-out part", source_.sources.size() == 1 ? "" : " of ",
+                              source_.sources.size() == 1 ? "" : source_.sources[source].name);
   }
 
-  // A resumed job asks for all of its past: whole epochs, and in them whole passes of a bucket, are
-  // counted at once, the steps of the last epoch one by one.
-  int64_t TokensBefore(int64_t step, int64_t global_batch) const {
-    const WholeEpochs whole = draw_->WholeEpochsBefore(step, global_batch);
-    const std::vector<int64_t> sizes = train_.sizes();
-    int64_t tokens = 0;
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      if (whole.batches[i] == 0) continue;
-      const auto bucket = static_cast<int>(i);
-      const int64_t end = whole.batches[i] * global_batch;
-      const int64_t passes = end / sizes[i];
-      tokens += passes * train_.tokens(bucket) + TokensOf(bucket, passes * sizes[i], end);
-    }
-    for (int64_t rest = whole.steps; rest < step; ++rest)
-      tokens += TokensOfStep(rest, global_batch);
-    return tokens;
-  }
-
-  // Of a key, "data.train"; "" where there are none.
-  static std::string LeftOut(std::string_view key, const DocumentSamples& samples) {
-    if (samples.left_out() == 0) return "";
-    return absl::StrCat(samples.left_out(), " samples of ", Absl(key),
-                        " are left out: they have no token of an answer, which alone the loss "
-                        "counts; raise data.sequence_length where prompts are longer, and give "
-                        "answers where there are none");
-  }
-
-  absl::Status CheckEnough(bool own) const {
-    const auto refuse = [&](const std::string& what, int64_t samples, const std::string& least,
-                            const char* way_out, const std::string& left_out) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, samples,
-                       " samples with data.samples: documents (each a document of "
-                       "two or more tokens, or a piece of one), must be at least ",
-                       least, "; ", way_out, left_out.empty() ? "" : "; ", left_out));
+  void WarnOfLeftOut(const std::vector<Documents>& train,
+                     const std::vector<Documents>& held_out) const {
+    const auto warn = [](const std::string& text) {
+      if (!text.empty()) log::Warn(text);
     };
-    if (train_.size() < source_.global_batch) {
-      return refuse("data.train has ", train_.size(),
+    for (size_t i = 0; i < train.size(); ++i) warn(LeftOut(KeyOf(i), train[i].samples));
+    for (size_t i = 0; i < held_out.size(); ++i) warn(LeftOut(HeldOutOf(i), held_out[i].samples));
+  }
+
+  absl::Status CheckEnough(const std::vector<Documents>& train,
+                           const std::vector<Documents>& held_out) const {
+    int64_t all = 0, all_held_out = 0;
+    for (size_t i = 0; i < train.size(); ++i) {
+      const DocumentSamples& samples = train[i].samples;
+      all += samples.size();
+      if (samples.size() > 0 || train.size() == 1) continue;
+      return TooFew(KeyOf(i) + " has ", 0, "1", "add documents, or leave the source out",
+                    LeftOut(KeyOf(i), samples));
+    }
+    if (all < source_.global_batch) {
+      return TooFew("data.train has ", all,
                     absl::StrCat("train.global_batch ", source_.global_batch),
                     source_.global_batch > 1
                         ? "add documents, lower train.global_batch, or use samples: stream"
                         : "add documents, or use samples: stream",
-                    LeftOut("data.train", train_));
+                    LeftOut("data.train", train[0].samples));
     }
-    if (validation_.size() > 0) return absl::OkStatus();
-    if (own)
-      return refuse("data.validation has ", 0, "1", "add documents",
-                    LeftOut("data.validation", validation_));
+    for (const Documents& documents : held_out) all_held_out += documents.samples.size();
+    if (all_held_out > 0) return absl::OkStatus();
+    const std::string left_out = LeftOut(HeldOutOf(0), held_out[0].samples);
+    if (source_.validation.size() > 0)
+      return TooFew("data.validation has ", 0, "1", "add documents", left_out);
     if (source_.spec.validation_fraction() <= 0) return absl::OkStatus();
-    return refuse(absl::StrCat("the last ", source_.spec.validation_fraction() * 100,
+    return TooFew(absl::StrCat("the last ", source_.spec.validation_fraction() * 100,
                                " % of data.train (data.validation_fraction) has "),
-                  0, "1", "raise it, add documents, or name data.validation",
-                  LeftOut("the held-out part", validation_));
+                  0, "1", "raise it, add documents, or name data.validation", left_out);
+  }
+
+  // A source of which nothing is held out has no part in the validation.
+  void SetDraws(std::vector<Documents> train, std::vector<Documents> held_out) {
+    const uint64_t key = MixBits(static_cast<uint64_t>(source_.seed));
+    std::vector<double> weights, validation_weights;
+    for (const SourceTokens& source : source_.sources) weights.push_back(source.weight);
+    std::vector<DocumentSamples> samples;
+    for (Documents& documents : train) samples.push_back(std::move(documents.samples));
+    for (size_t i = 0; i < held_out.size(); ++i) {
+      validation_tokens_ += held_out[i].tokens;
+      validation_weights.push_back(held_out[i].samples.size() > 0 ? weights[i] : 0);
+      validation_.push_back(std::move(held_out[i].samples));
+    }
+    train_.emplace(std::move(samples), weights, key);
+    validation_draw_.emplace(validation_weights, MixBits(MixBits(key)));
   }
 
   const DocumentSource source_;
-  DocumentSamples train_;
-  DocumentSamples validation_;
-  int64_t train_tokens_ = 0, validation_tokens_ = 0;
-  std::optional<BucketDraw> draw_;
+  std::optional<DocumentMixture> train_;
+  std::vector<DocumentSamples> validation_;  // of data.validation, else of each source
+  std::optional<SourceDraw> validation_draw_;
+  std::vector<int64_t> train_tokens_;  // of each source
+  int64_t validation_tokens_ = 0;
 };
 
 }  // namespace

@@ -2,13 +2,17 @@
 #include "worker/data/text_source.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/paths/compression.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "worker/data/chat/chat_renderer.h"
+#include "worker/data/compressed/decompressor.h"
 #include "worker/data/json_line.h"
 
 namespace terrace {
@@ -16,6 +20,7 @@ namespace {
 
 // Short enough that the sums of a unigram model, which are floats, keep their precision.
 constexpr size_t kPieceBytes = size_t{1} << 16;
+constexpr size_t kReadBytes = size_t{1} << 20;  // of a compressed text at once
 
 // Lead bytes of white space beyond ASCII (U+0085, U+00A0, U+1680, U+2000.., U+3000) are excluded
 // with their neighbours.
@@ -23,13 +28,14 @@ bool StartsNonSpace(unsigned char c) {
   return (c > 0x20 && c < 0x7f) || (c >= 0xc3 && (c < 0xe1 || c > 0xe3));
 }
 
-size_t PieceEnd(std::string_view text, size_t begin) {
-  size_t newline = begin + kPieceBytes;
+// 0: that does not show yet, since more text follows.
+size_t PieceEnd(std::string_view text, bool is_all) {
+  size_t newline = kPieceBytes;
   while (newline < text.size() && (newline = text.find('\n', newline)) != std::string_view::npos) {
     ++newline;
     if (newline < text.size() && StartsNonSpace(text[newline])) return newline;
   }
-  return text.size();
+  return is_all ? text.size() : 0;
 }
 
 absl::Status CheckUtf8(std::string_view text, std::string_view path, size_t offset) {
@@ -40,18 +46,6 @@ absl::Status CheckUtf8(std::string_view text, std::string_view path, size_t offs
                    "; convert it (iconv -f latin1 -t utf-8) or use data.tokenizer: bytes"));
 }
 
-absl::Status VisitPlain(std::string_view content, bool any_bytes, std::string_view path,
-                        const TextPieceVisitor& visit) {
-  for (size_t begin = 0; begin < content.size();) {
-    const size_t end = PieceEnd(content, begin);
-    const std::string_view text = content.substr(begin, end - begin);
-    if (!any_bytes) RETURN_IF_ERROR(CheckUtf8(text, path, begin));
-    RETURN_IF_ERROR(visit({text, end == content.size(), static_cast<int64_t>(end)}));
-    begin = end;
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<LineText> TextOfLine(std::string_view line, ChatRenderer* chats) {
   ASSIGN_OR_RETURN(LineText text, TextOfJsonLine(line));
   if (!text.is_chat) return text;
@@ -59,35 +53,122 @@ absl::StatusOr<LineText> TextOfLine(std::string_view line, ChatRenderer* chats) 
   return chats->Render(line);
 }
 
-absl::Status VisitJsonLines(std::string_view content, std::string_view path, ChatRenderer* chats,
-                            const TextPieceVisitor& visit) {
-  int64_t line_number = 0;
-  for (size_t begin = 0; begin < content.size();) {
-    const size_t end = std::min(content.find('\n', begin), content.size());
-    const std::string_view line = content.substr(begin, end - begin);
-    begin = end + 1;
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const absl::StatusOr<LineText> document = TextOfLine(line, chats);
+// Where in a text the walk is, and what to do with what it passes.
+class Walk {
+ public:
+  Walk(TextFormat format, bool any_bytes, std::string_view path, ChatRenderer* chats,
+       const TextPieceVisitor& visit)
+      : format_(format), any_bytes_(any_bytes), path_(path), chats_(chats), visit_(visit) {}
+
+  // Visits what of `text`, the next of the file, is whole, and returns how much that is; the rest
+  // is to begin the next text. `is_all`: nothing follows, and all of it is visited. `used_bytes`:
+  // of a compressed file so far; none: the bytes of the text are those of the file.
+  absl::StatusOr<size_t> Visit(std::string_view text, bool is_all,
+                               std::optional<int64_t> used_bytes) {
+    size_t done = 0;
+    while (done < text.size()) {
+      const std::string_view rest = text.substr(done);
+      const size_t size =
+          format_ == TextFormat::kText ? PieceEnd(rest, is_all) : LineEnd(rest, is_all);
+      if (size == 0) break;
+      const int64_t end = passed_ + static_cast<int64_t>(size);
+      TextPiece piece = {.text = rest.substr(0, size),
+                         .ends_document = is_all && size == rest.size(),
+                         .consumed_bytes = used_bytes.value_or(end)};
+      RETURN_IF_ERROR(format_ == TextFormat::kText ? VisitPiece(piece) : VisitLine(piece));
+      passed_ = end;
+      done += size;
+    }
+    return done;
+  }
+
+  // "corpus.txt.gz: the text from byte 12 on".
+  std::string Place() const {
+    return format_ == TextFormat::kText
+               ? absl::StrCat(Absl(path_), ": the text from byte ", passed_, " on")
+               : absl::StrCat(Absl(path_), ":", lines_ + 1, ": the line");
+  }
+
+ private:
+  static size_t LineEnd(std::string_view text, bool is_all) {
+    const size_t newline = text.find('\n');
+    if (newline != std::string_view::npos) return newline + 1;
+    return is_all ? text.size() : 0;
+  }
+
+  absl::Status VisitPiece(const TextPiece& piece) const {
+    if (!any_bytes_) RETURN_IF_ERROR(CheckUtf8(piece.text, path_, passed_));
+    return visit_(piece);
+  }
+
+  absl::Status VisitLine(TextPiece piece) {
+    ++lines_;
+    std::string_view line = piece.text;
+    if (line.ends_with('\n')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) return absl::OkStatus();
+    const absl::StatusOr<LineText> document = TextOfLine(line, chats_);
     if (!document.ok()) {
-      return absl::Status(document.status().code(), absl::StrCat(Absl(path), ":", line_number, ": ",
+      return absl::Status(document.status().code(), absl::StrCat(Absl(path_), ":", lines_, ": ",
                                                                  document.status().message()));
     }
-    RETURN_IF_ERROR(visit({.text = document->text,
-                           .ends_document = true,
-                           .consumed_bytes = static_cast<int64_t>(std::min(begin, content.size())),
-                           .counted = document->counted ? &*document->counted : nullptr,
-                           .ends_itself = document->is_chat}));
+    piece.text = document->text;
+    piece.ends_document = true;
+    piece.counted = document->counted ? &*document->counted : nullptr;
+    piece.ends_itself = document->is_chat;
+    return visit_(piece);
+  }
+
+  const TextFormat format_;
+  const bool any_bytes_;
+  const std::string_view path_;
+  ChatRenderer* const chats_;
+  const TextPieceVisitor& visit_;
+  int64_t passed_ = 0;  // bytes of the text
+  int64_t lines_ = 0;
+};
+
+absl::Status CheckExpansion(std::string_view path, int64_t text_bytes, int64_t used_bytes) {
+  if (text_bytes <= kCompressedPieceMax || text_bytes / kExpansionMax <= used_bytes)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      Absl(path), ": the first ", used_bytes, " bytes give more than ", kExpansionMax,
+      " times as much text (", text_bytes,
+      " bytes), as nothing does that one learns from; name the text itself, decompressed"));
+}
+
+// The text lies in a buffer from the first byte of a piece on, which grows until the piece ends.
+absl::Status VisitCompressed(std::span<const std::byte> file, std::string_view path, Walk* walk) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Decompressor> from, OpenDecompressor(path, file));
+  std::string buffer;
+  int64_t text_bytes = 0;
+  for (bool is_all = false; !is_all;) {
+    // As much again as there is: a long line is looked through a few times only.
+    const size_t held = buffer.size();
+    buffer.resize(held + std::max(kReadBytes, held));
+    ASSIGN_OR_RETURN(const size_t read, from->Read(std::span(buffer).subspan(held)));
+    buffer.resize(held + read);
+    is_all = read == 0;
+    text_bytes += static_cast<int64_t>(read);
+    RETURN_IF_ERROR(CheckExpansion(path, text_bytes, from->consumed_bytes()));
+    ASSIGN_OR_RETURN(const size_t done, walk->Visit(buffer, is_all, from->consumed_bytes()));
+    buffer.erase(0, done);
+    if (static_cast<int64_t>(buffer.size()) > kCompressedPieceMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(walk->Place(), " has more than ", kCompressedPieceMax,
+                       " bytes without an end; cut it, or name the file decompressed"));
+    }
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status VisitText(std::string_view content, TextFormat format, bool any_bytes,
+absl::Status VisitText(std::span<const std::byte> file, TextFormat format, bool any_bytes,
                        std::string_view path, ChatRenderer* chats, const TextPieceVisitor& visit) {
-  return format == TextFormat::kText ? VisitPlain(content, any_bytes, path, visit)
-                                     : VisitJsonLines(content, path, chats, visit);
+  Walk walk(format, any_bytes, path, chats, visit);
+  if (CompressionOf(path) != Compression::kNone) return VisitCompressed(file, path, &walk);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  return walk.Visit(text, /*is_all=*/true, std::nullopt).status();
 }
 
 }  // namespace terrace

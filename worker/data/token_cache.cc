@@ -227,7 +227,7 @@ absl::Status Tokenise(const TokenCacheRequest& request, const CacheName& name,
   std::vector<int32_t> ids;
   const bool any_bytes = tokenizer.fingerprint() == "bytes";
   RETURN_IF_ERROR(VisitText(
-      source.text(), request.format, any_bytes, request.source, request.chats,
+      source.bytes(), request.format, any_bytes, request.source, request.chats,
       [&](const TextPiece& piece) {
         ids.clear();
         if (piece.counted != nullptr && request.answers_alone) {

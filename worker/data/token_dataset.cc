@@ -2,99 +2,27 @@
 #include "worker/data/token_dataset.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/tokens/sources.h"
 #include "proto/tokens/token_file.h"
-#include "proto/tokens/window_lengths.h"
 #include "worker/data/chat/chat_renderer.h"
 #include "worker/data/document_dataset.h"
-#include "worker/data/permutation.h"
+#include "worker/data/samples/window_dataset.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/token_segment.h"
 #include "worker/data/tokenizer.h"
 
 namespace terrace {
 namespace {
-
-// Tokens [begin, begin + count) of a sequence.
-struct TokenRange {
-  const TokenSequence* tokens = nullptr;
-  int64_t begin = 0;
-  int64_t count = 0;
-
-  // The range read as a ring, from any position.
-  void ReadRing(int64_t position, std::span<int32_t> out) const {
-    position %= count;
-    const size_t first = std::min<size_t>(out.size(), count - position);
-    tokens->Read(begin + position, out.first(first));
-    if (first < out.size()) tokens->Read(begin, out.subspan(first));
-  }
-};
-
-class WindowDataset final : public TokenDataset {
- public:
-  WindowDataset(TokenSequence train, TokenSequence validation, const v1::DataSpec& spec,
-                int64_t seed)
-      : train_tokens_(std::move(train)),
-        validation_tokens_(std::move(validation)),
-        sequence_length_(spec.sequence_length()),
-        key_(MixBits(static_cast<uint64_t>(seed))) {
-    train_ = {&train_tokens_, 0, train_tokens_.size()};
-    if (spec.validation_size() > 0) {
-      validation_ = {&validation_tokens_, 0, validation_tokens_.size()};
-    } else {
-      const int64_t held_out = HeldOutTokens(spec, train_.count);
-      train_.count -= held_out;
-      validation_ = {&train_tokens_, train_.count, held_out};
-    }
-  }
-
-  int64_t tokens(Split split) const override {
-    return split == Split::kTrain ? train_.count : validation_.count;
-  }
-
-  int64_t TrainLength(int64_t, int64_t) const override { return sequence_length_; }
-
-  int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const override {
-    return (end - begin) * global_batch * sequence_length_;
-  }
-
-  // An epoch cuts the ring of training tokens into windows, beginning at the epoch's offset, and
-  // visits each once.
-  void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
-                std::span<int32_t> targets) const override {
-    const uint64_t windows = train_.count / sequence_length_;
-    const uint64_t index = static_cast<uint64_t>(step) * global_batch + row;
-    const uint64_t epoch_key = MixBits(key_ ^ MixBits(index / windows));
-    const int64_t offset = epoch_key % sequence_length_;
-    const int64_t window = Permutation(windows, epoch_key)(index % windows);
-    const int64_t position = offset + window * sequence_length_;
-    train_.ReadRing(position, tokens);
-    train_.ReadRing(position + 1, targets);
-  }
-
-  void ValidationRow(int64_t index, std::span<int32_t> tokens,
-                     std::span<int32_t> targets) const override {
-    const int64_t windows = (validation_.count - 1) / sequence_length_;
-    const int64_t position = validation_.begin + index % windows * sequence_length_;
-    validation_.tokens->Read(position, tokens);
-    validation_.tokens->Read(position + 1, targets);
-  }
-
- private:
-  const TokenSequence train_tokens_;
-  const TokenSequence validation_tokens_;
-  const int64_t sequence_length_;
-  const uint64_t key_;
-  TokenRange train_;
-  TokenRange validation_;
-};
 
 // Opens the files of one key of the spec; the tokenizer is loaded when the first text asks for it.
 class SourceOpener {
@@ -210,12 +138,31 @@ absl::Status CheckSpec(const v1::DataSpec& spec) {
   return absl::OkStatus();
 }
 
+// `files`: those of the spec, one segment each.
+std::vector<SourceTokens> TokensOf(const std::vector<DataSourceFiles>& files,
+                                   const TokenSequence& tokens) {
+  std::vector<SourceTokens> sources;
+  int64_t begin = 0;
+  for (const DataSourceFiles& source : files) {
+    SourceTokens& of = sources.emplace_back(
+        SourceTokens{.name = source.name, .weight = source.weight, .begin = begin});
+    for (int i = source.begin; i < source.end; ++i) of.count += tokens.segments()[i].count;
+    begin += of.count;
+  }
+  const double all =
+      std::accumulate(sources.begin(), sources.end(), 0.0,
+                      [](double sum, const SourceTokens& source) { return sum + source.weight; });
+  for (SourceTokens& source : sources) source.weight /= all;
+  return sources;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
     const v1::DataSpec& spec, const v1::TrainSpec& train_spec, int64_t vocabulary,
     const DataProgress& progress, std::string_view model_config, TemplateProcess* templates) {
   RETURN_IF_ERROR(CheckSpec(spec));
+  ASSIGN_OR_RETURN(const std::vector<DataSourceFiles> files, SourcesOf(spec));
   SourceOpener opener(spec, vocabulary, progress, model_config, templates);
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
@@ -224,19 +171,20 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
     log::Warn("the data has prompts with answers, and with data.samples: ", spec.samples(),
               " the loss counts both; data.samples: documents counts the answers alone");
   }
+  std::vector<SourceTokens> sources = TokensOf(files, train);
   std::unique_ptr<TokenDataset> dataset;
   if (spec.samples() == "documents") {
     ASSIGN_OR_RETURN(const std::optional<int32_t> end_of_text, opener.EndOfText());
     ASSIGN_OR_RETURN(dataset, OpenDocuments({.spec = spec,
                                              .train = std::move(train),
+                                             .sources = std::move(sources),
                                              .validation = std::move(validation),
                                              .end_of_text = end_of_text,
                                              .seed = train_spec.seed(),
                                              .global_batch = train_spec.global_batch()}));
   } else {
-    RETURN_IF_ERROR(CheckWindowLengths(spec, train.size(), validation.size()));
-    dataset = std::make_unique<WindowDataset>(std::move(train), std::move(validation), spec,
-                                              train_spec.seed());
+    ASSIGN_OR_RETURN(dataset, OpenWindows(spec, std::move(train), std::move(sources),
+                                          std::move(validation), train_spec.seed()));
   }
   dataset->special_tokens_ = opener.special_tokens();
   dataset->sums_ = sums;

@@ -1,13 +1,15 @@
 // Tokens of a job, memory-mapped, and which of them a rank sees in a step.
 //
-// Sources: .txt and .jsonl (json_line.h) are tokenised once into a cache file; .bin
+// Files: .txt and .jsonl (json_line.h), also compressed, are tokenised once into a cache file; .bin
 // (uint16/uint32, raw as nanoGPT writes them or with llm.c's 1024-byte header) and Megatron
 // .bin/.idx are read in place (docs/formats.md). Each document of a text ends with the tokenizer's
 // end-of-text token, where it has one.
 //
-// A sample is a window of all tokens in a row, or with data.samples documents a document
-// (document_dataset.h), of which the loss counts no prompt. Sampling is a pure function of (seed,
-// step, row): no state to save, exact resume. Thread-safe after Open.
+// A sample is a window of all tokens in a row (samples/window_dataset.h), or with data.samples
+// documents a document (document_dataset.h), of which the loss counts no prompt. Of a mixture each
+// sample comes from one source, as often as its weight says (mixture/source_draw.h), and a source
+// that is through begins anew in another order. Sampling is a pure function of (seed, step, row):
+// no state to save, exact resume. Thread-safe after Open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/v1/job.pb.h"
@@ -32,6 +35,16 @@ namespace terrace {
 using DataProgress = std::function<void(std::string_view text, double fraction)>;
 
 class TemplateProcess;
+
+// A source of a mixture, or all of data.train where there is none.
+struct SourceView {
+  std::string name;     // its path; of several the first, and how many more there are
+  double weight = 1;    // its share of all samples
+  int64_t tokens = 0;   // without those held out
+  int64_t samples = 0;  // of an epoch of it
+  int64_t drawn = 0;    // by the steps that were asked about
+  double epochs() const { return static_cast<double>(drawn) / static_cast<double>(samples); }
+};
 
 enum class Split { kTrain, kValidation };
 
@@ -59,6 +72,12 @@ class TokenDataset {
 
   virtual int64_t tokens(Split split) const = 0;
 
+  // What the first `steps` steps see of each source; nothing where there are none.
+  virtual std::vector<SourceView> Sources([[maybe_unused]] int64_t steps,
+                                          [[maybe_unused]] int64_t global_batch) const {
+    return {};
+  }
+
   // Tokens of each row of the batch of `step` (0-based): one of data.buckets, or sequence_length.
   virtual int64_t TrainLength(int64_t step, int64_t global_batch) const = 0;
   // Tokens in steps [begin, end) that are followed by another one of their sample: those of
@@ -66,8 +85,8 @@ class TokenDataset {
   virtual int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const = 0;
   // Row `row` of the global batch of `step`: TrainLength() tokens and the tokens that follow each
   // of them, below 0 where there is none to predict. Windows: a pseudo-random permutation of the
-  // non-overlapping ones of each epoch, with a per-epoch offset. The same for every layout. No
-  // allocation, no failure: usable inside the step loop.
+  // non-overlapping ones of each epoch of a source, with a per-epoch offset. The same for every
+  // layout. No allocation, no failure: usable inside the step loop.
   virtual void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
                         std::span<int32_t> targets) const = 0;
   // Sample `index` of the validation split, in order, wrapping around; sequence_length tokens.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/reworded.h"
@@ -251,7 +252,17 @@ absl::Status RankProcess::OpenDataset() {
   if (!dataset.ok()) return WithReason(dataset.status(), v1::REASON_DATA_ERROR);
   dataset_ = *std::move(dataset);
   if (told) reporter_->SetActivity("", 1);
+  if (config_.rank() == 0) TellSources();
   return absl::OkStatus();
+}
+
+void RankProcess::TellSources() const {
+  const v1::TrainSpec& train = config_.spec().train();
+  for (const SourceView& source : dataset_->Sources(train.steps(), train.global_batch())) {
+    log::Info(absl::StrFormat(
+        "data: %.1f %% of the samples from %s: %.2f epochs of %d samples in %d steps",
+        100 * source.weight, source.name, source.epochs(), source.samples, train.steps()));
+  }
 }
 
 // What all groups of this rank have in common.

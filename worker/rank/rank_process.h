@@ -66,6 +66,7 @@ class RankProcess {
   absl::Status PrepareBackend();
   absl::Status PrepareMemory();
   absl::Status OpenDataset();
+  void TellSources() const;
   absl::Status ConnectGroups();
   absl::StatusOr<std::unique_ptr<Communicator>> ConnectAll(std::string name);
   GroupOptions CommonOptions() const;

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/text/number_format.h"
+#include "base/text/text_table.h"
 #include "base/utf8.h"
 #include "proto/v1/tools.pb.h"
 #include "worker/data/token_dataset.h"
@@ -39,13 +40,17 @@ int64_t TokensOf(const Row& row) {
 class DataLook {
  public:
   DataLook(const v1::DataRequest& request, const TokenDataset& dataset, const Tokenizer& tokenizer)
-      : dataset_(dataset), tokenizer_(tokenizer), batch_(request.spec().train().global_batch()) {}
+      : dataset_(dataset),
+        tokenizer_(tokenizer),
+        batch_(request.spec().train().global_batch()),
+        steps_(request.spec().train().steps()) {}
 
   v1::DataResult Run(const DataArgs& args, int64_t steps) {
     result_.set_train_tokens(dataset_.tokens(Split::kTrain));
     result_.set_validation_tokens(dataset_.tokens(Split::kValidation));
     result_.set_steps(steps);
     result_.set_tokens(dataset_.TrainTokens(0, steps, batch_));
+    AddSources();
     std::map<int64_t, int64_t> lengths;
     for (int64_t step = 0; step < steps; ++step) {
       ++lengths[dataset_.TrainLength(step, batch_)];
@@ -63,6 +68,19 @@ class DataLook {
   }
 
  private:
+  void AddSources() {
+    result_.set_planned_steps(steps_);
+    for (const SourceView& view : dataset_.Sources(steps_, batch_)) {
+      v1::DataSource* source = result_.add_sources();
+      source->set_name(view.name);
+      source->set_weight(view.weight);
+      source->set_tokens(view.tokens);
+      source->set_samples(view.samples);
+      source->set_drawn(view.drawn);
+      source->set_epochs(view.epochs());
+    }
+  }
+
   void Add(int64_t step, int64_t row, v1::DataRow* shown) {
     const int64_t length = dataset_.TrainLength(step, batch_);
     row_.tokens.resize(length);
@@ -111,7 +129,7 @@ class DataLook {
 
   const TokenDataset& dataset_;
   const Tokenizer& tokenizer_;
-  const int64_t batch_;
+  const int64_t batch_, steps_;
   v1::DataResult result_;
   Row row_;
 };
@@ -146,10 +164,27 @@ void PrintRow(const v1::DataRow& row, std::ostream& out) {
   }
 }
 
+// How often train.steps see what there is.
+void PrintSources(const v1::DataResult& result, std::ostream& out) {
+  using enum TextTable::Align;
+  TextTable table({{kLeft, 60}, {kRight}, {kRight}, {kRight}, {kRight}, {kRight}}, /*indent=*/2);
+  table.Add({"source", "weight", "tokens", "samples", "drawn", "epochs"});
+  for (const v1::DataSource& source : result.sources()) {
+    table.Add({CleanLine(source.name(), kTextBytesMax), PercentText(source.weight()),
+               Grouped(source.tokens()), Grouped(source.samples()), Grouped(source.drawn()),
+               absl::StrFormat("%.2f", source.epochs())});
+  }
+  std::string text;
+  table.AppendTo(&text);
+  out << "\nall " << Grouped(result.planned_steps()) << " steps\n" << text;
+}
+
 void Print(const v1::DataResult& result, std::ostream& out) {
   out << "training tokens    " << Grouped(result.train_tokens()) << "\nvalidation tokens  "
-      << Grouped(result.validation_tokens()) << "\n\nthe first " << Grouped(result.steps())
-      << " steps, " << Grouped(result.rows_seen()) << " rows\n";
+      << Grouped(result.validation_tokens()) << "\n";
+  PrintSources(result, out);
+  out << "\nthe first " << Grouped(result.steps()) << " steps, " << Grouped(result.rows_seen())
+      << " rows\n";
   for (const v1::DataLength& line : result.lengths())
     out << "  " << Grouped(line.steps()) << " steps of rows of " << Grouped(line.length()) << "\n";
   out << "  positions  " << Grouped(result.positions()) << "\n  tokens     "

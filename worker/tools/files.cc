@@ -51,7 +51,7 @@ void AddTokenize(CLI::App* app, const Options& options, int* exit_code) {
   tool->add_option("--chat-template", args.chat_template,
                    "A .jinja file in place of the tokenizer's chat template");
   tool->add_option("--format", args.format, "llmc or raw")->check(CLI::IsMember({"llmc", "raw"}));
-  tool->add_option("files", args.files, ".txt or .jsonl files")->required();
+  tool->add_option("files", args.files, ".txt or .jsonl files, also .gz and .zst")->required();
   tool->callback([options, exit_code] {
     *exit_code = RunTokenizeTool(options->tokenize, options->tool_output());
   });

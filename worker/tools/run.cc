@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
+#include "proto/tokens/token_file.h"
 #include "worker/confine/confine.h"
 #include "worker/data/chat/template_process.h"
 #include "worker/rank/environment.h"
@@ -67,7 +68,10 @@ absl::Status Confine(const v1::RankConfig& config, const ConfineOptions& options
 }
 
 bool HasJsonLines(const v1::DataSpec& data) {
-  const auto is_json = [](const std::string& path) { return path.ends_with(".jsonl"); };
+  const auto is_json = [](const std::string& path) {
+    const absl::StatusOr<DataFileKind> kind = DataFileKindOf(path);
+    return kind.ok() && *kind == DataFileKind::kJsonLines;
+  };
   return std::any_of(data.train().begin(), data.train().end(), is_json) ||
          std::any_of(data.validation().begin(), data.validation().end(), is_json);
 }

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
@@ -15,6 +14,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/tokens/token_file.h"
 #include "proto/v1/tools.pb.h"
 #include "worker/data/chat/chat_renderer.h"
 #include "worker/data/token_cache.h"
@@ -40,9 +40,11 @@ class TemporaryCache {
 };
 
 absl::StatusOr<TextFormat> FormatOf(const std::string& path) {
-  if (absl::EndsWith(path, ".txt")) return TextFormat::kText;
-  if (absl::EndsWith(path, ".jsonl")) return TextFormat::kJsonLines;
-  return absl::InvalidArgumentError(absl::StrCat(path, " must end in .txt or .jsonl"));
+  const absl::StatusOr<DataFileKind> kind = DataFileKindOf(path);
+  if (kind.ok() && *kind == DataFileKind::kText) return TextFormat::kText;
+  if (kind.ok() && *kind == DataFileKind::kJsonLines) return TextFormat::kJsonLines;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " must end in .txt or .jsonl, compressed perhaps (.gz, .zst)"));
 }
 
 absl::StatusOr<TokenFileFormat> ParseTokenFileFormat(const std::string& name) {

@@ -20,7 +20,7 @@ struct TokenizeArgs {
   std::string cache;               // token cache to use and keep; "": a temporary one
   std::string chat_template;       // a .jinja file; "": the tokenizer's
   std::string format = "llmc";     // "llmc": 1024-byte header; "raw": nothing but tokens
-  std::vector<std::string> files;  // .txt or .jsonl
+  std::vector<std::string> files;  // .txt or .jsonl, compressed perhaps (.gz, .zst)
 };
 int RunTokenizeTool(const TokenizeArgs& args, const ToolOutput& output);
 

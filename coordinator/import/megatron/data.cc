@@ -2,6 +2,7 @@
 #include "coordinator/import/megatron/data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,33 +15,63 @@
 namespace terrace {
 namespace {
 
+constexpr char kTrain[] = "data.train";
+
 // Prefixes of .bin and .idx pairs, each perhaps after a weight.
-void Paths(const MegatronWords& flag, std::string_view key, SpecDraft* draft) {
+struct Blend {
   std::vector<std::string> paths, weights;
+};
+
+Blend BlendOf(const MegatronWords& flag) {
+  Blend blend;
   for (const std::string& word : flag.values) {
     double weight = 0;
-    if (absl::SimpleAtod(word, &weight) && weights.size() == paths.size()) {
-      weights.push_back(word);
+    if (absl::SimpleAtod(word, &weight) && blend.weights.size() == blend.paths.size()) {
+      blend.weights.push_back(word);
     } else {
-      paths.push_back(word.ends_with(".idx") ? word : word + ".idx");
+      blend.paths.push_back(word.ends_with(".idx") ? word : word + ".idx");
     }
   }
+  return blend;
+}
+
+// Nothing where a path has no weight, or one that is no share of anything. Megatron-LM takes
+// sources of weight 0 and never reads them.
+std::vector<SpecDraft::WeightedPath> SourcesOf(const Blend& blend) {
+  std::vector<SpecDraft::WeightedPath> sources;
+  if (blend.weights.size() != blend.paths.size()) return {};
+  for (size_t i = 0; i < blend.paths.size(); ++i) {
+    double weight = 0;
+    if (!absl::SimpleAtod(blend.weights[i], &weight) || !std::isfinite(weight) || weight < 0)
+      return {};
+    if (weight > 0) sources.push_back({blend.paths[i], weight});
+  }
+  return sources;
+}
+
+void Paths(const MegatronWords& flag, std::string_view key, SpecDraft* draft) {
+  const Blend blend = BlendOf(flag);
   const std::string setting = "--" + flag.name;
-  if (paths.empty()) {
+  if (blend.paths.empty()) {
     draft->Absent(setting, flag.value(), absl::StrCat("names no file; set ", std::string(key)));
     return;
   }
-  if (paths.size() == 1) {
-    draft->MappedText(setting, flag.value(), key, paths[0]);
-  } else {
-    draft->MappedTexts(setting, flag.value(), key, paths);
+  if (blend.paths.size() == 1) {  // all of the mixture, whatever its weight
+    draft->MappedText(setting, flag.value(), key, blend.paths[0]);
+    return;
   }
-  // One file is all of the mixture, whatever its weight.
-  if (weights.empty() || paths.size() == 1) return;
-  draft->Absent(
-      setting + " (weights)", absl::StrJoin(weights, " "),
-      "files have no weights here: each counts by its size, so the mixture is another one; "
-      "repeat a path, or cut files, to come near these shares");
+  const std::vector<SpecDraft::WeightedPath> sources = SourcesOf(blend);
+  if (key == kTrain && !sources.empty()) {
+    draft->MappedSources(setting, flag.value(), key, sources);
+    return;
+  }
+  draft->MappedTexts(setting, flag.value(), key, blend.paths);
+  if (blend.weights.empty()) return;
+  draft->Absent(setting + " (weights)", absl::StrJoin(blend.weights, " "),
+                key == kTrain
+                    ? "each path needs a weight of 0 or more; without them each counts by its size"
+                    : "files of data.validation have no weights: they are evaluated one after the "
+                      "other");
 }
 
 void Split(const MegatronWords& flag, SpecDraft* draft) {
@@ -85,7 +116,7 @@ bool ImportMegatronData(const MegatronWords& flag, SpecDraft* draft) {
     return true;
   }
   if (flag.name == "data-path" || flag.name == "train-data-path") {
-    Paths(flag, "data.train", draft);
+    Paths(flag, kTrain, draft);
   } else if (flag.name == "valid-data-path") {
     Paths(flag, "data.validation", draft);
   } else if (flag.name == "split") {

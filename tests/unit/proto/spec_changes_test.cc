@@ -45,8 +45,21 @@ TEST(SpecChangesTest, OtherAnswersAndAnotherTemplateBreak) {
   EXPECT_TRUE(SpecChanges(Spec(), now).empty());
   now.mutable_data()->set_loss_on("all");
   now.mutable_data()->set_chat_template("/data/chat.jinja");
-  EXPECT_EQ(DescribeChanges(SpecChanges(Spec(), now), true),
-            "data.chat_template from nothing to /data/chat.jinja, data.loss_on from answers to all");
+  EXPECT_EQ(
+      DescribeChanges(SpecChanges(Spec(), now), true),
+      "data.chat_template from nothing to /data/chat.jinja, data.loss_on from answers to all");
+}
+
+TEST(SpecChangesTest, OtherWeightsOfAMixtureBreak) {
+  v1::JobSpec then = Spec(), now = Spec();
+  for (v1::JobSpec* spec : {&then, &now}) {
+    spec->mutable_data()->add_mixture()->set_weight(0.5);
+    spec->mutable_data()->mutable_mixture(0)->set_files(2);
+  }
+  EXPECT_TRUE(SpecChanges(then, now).empty());
+  now.mutable_data()->mutable_mixture(0)->set_weight(2);
+  EXPECT_EQ(DescribeChanges(SpecChanges(then, now), true),
+            "data.train's weights from [0.5 of 2 files] to [2 of 2 files]");
 }
 
 TEST(SpecChangesTest, AnotherScheduleIsToldAndBreaksNothing) {

@@ -150,10 +150,32 @@ TEST_F(DataFilesTest, WhatIsHeldOutCounts) {
   EXPECT_THAT(Refusal(), HasSubstr("data.validation has 5 tokens"));
 }
 
+TEST_F(DataFilesTest, CompressedTextsBeginAsTheirNamesSay) {
+  Train("a.txt.gz", "short, and no gzip");
+  EXPECT_THAT(Refusal(), AllOf(StartsWith("data.train: "), HasSubstr("does not begin as gzip")));
+  Train("a.txt.gz", "\x1f\x8b");
+  EXPECT_EQ(Refusal(), "") << "how much text is in it is for the ranks to see";
+  Train("a.bin.zst", "");
+  EXPECT_THAT(Refusal(), HasSubstr("decompress it"));
+}
+
+TEST_F(DataFilesTest, EachSourceOfAMixtureHasItsTokens) {
+  Train("long.txt", std::string(40, 'a'));
+  std::ofstream(folder_ + "/short.txt") << std::string(20, 'b');
+  spec_.mutable_data()->add_train(folder_ + "/short.txt");
+  EXPECT_EQ(Refusal(), "") << "together they have enough";
+  for (int i = 0; i < 2; ++i) {
+    spec_.mutable_data()->add_mixture()->set_files(1);
+    spec_.mutable_data()->mutable_mixture(i)->set_weight(1);
+  }
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("data.train: "), HasSubstr("short.txt has 20 tokens")));
+}
+
 TEST_F(DataFilesTest, OtherKindsOfFilesAreRefusedAndAbsentOnesLeftToTheRanks) {
   spec_.mutable_data()->add_train("/nowhere/corpus.pdf");
-  EXPECT_THAT(Refusal(), AllOf(StartsWith("data.train: "), HasSubstr("\".pdf\""),
-                               HasSubstr(".txt, .jsonl, .bin or .idx")));
+  EXPECT_THAT(Refusal(),
+              AllOf(StartsWith("data.train: "), HasSubstr("\".pdf\""),
+                    HasSubstr(".txt or .jsonl, compressed perhaps (.gz, .zst), .bin or .idx")));
   spec_.mutable_data()->set_train(0, "/nowhere/corpus.bin");
   EXPECT_EQ(Refusal(), "");
   std::filesystem::create_directory(folder_ + "/folder.bin");

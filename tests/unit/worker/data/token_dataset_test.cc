@@ -228,7 +228,7 @@ TEST_F(TokenDatasetTest, FilesThatCannotBeUsedAreNamedWithTheKey) {
   EXPECT_EQ(Open().status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(OpenError(), HasSubstr("data.train: cannot open " + folder_ + "/none.txt"));
   spec_.set_train(0, folder_ + "/none.csv");
-  EXPECT_THAT(OpenError(), HasSubstr("must be .txt, .jsonl, .bin or .idx"));
+  EXPECT_THAT(OpenError(), HasSubstr("must be .txt or .jsonl, compressed perhaps (.gz, .zst), .bin or .idx"));
   std::filesystem::create_directories(folder_ + "/folder.txt");
   spec_.set_train(0, folder_ + "/folder.txt");
   EXPECT_EQ(Open().status().code(), absl::StatusCode::kInvalidArgument);

@@ -68,6 +68,9 @@ TEST(MegatronTest, A70BScriptIsTheSameJob) {
   EXPECT_DOUBLE_EQ(spec.train().optimizer().beta2(), 0.95);
   EXPECT_EQ(spec.data().train_size(), 2);
   EXPECT_EQ(spec.data().train(0), "/data/wiki_text_document.idx");
+  ASSERT_EQ(spec.data().mixture_size(), 2);
+  EXPECT_DOUBLE_EQ(spec.data().mixture(0).weight(), 0.3);
+  EXPECT_DOUBLE_EQ(spec.data().mixture(1).weight(), 0.7);
   EXPECT_NEAR(spec.data().validation_fraction(), 0.05, 1e-9);
   EXPECT_THAT(spec.model().config_json(), HasSubstr("\"num_key_value_heads\": 8,"));
   EXPECT_THAT(spec.model().config_json(), HasSubstr("129024")) << "padded to 128 x 8";
@@ -241,17 +244,24 @@ TEST(MegatronModelTest, WithoutLayersNoModelIsMadeAndThatIsSaid) {
   EXPECT_THAT(settings.at("--swiglu").note, HasSubstr("--num-layers"));
 }
 
-TEST(MegatronDataTest, WeightsOfAMixtureAreSaid) {
+TEST(MegatronDataTest, WeightsAreThoseOfTheMixture) {
   const auto two = ByName(Import("--data-path 0.3 a 0.7 b", {.model = "gpt2"}));
-  EXPECT_EQ(two.at("--data-path").target, "data.train: [a.idx, b.idx]");
-  EXPECT_EQ(two.at("--data-path (weights)").fate, Fate::kAbsent);
-  EXPECT_EQ(two.at("--data-path (weights)").value, "0.3 0.7");
+  EXPECT_EQ(two.at("--data-path").target,
+            "data.train: [{path: a.idx, weight: 0.3}, {path: b.idx, weight: 0.7}]");
+  EXPECT_EQ(two.count("--data-path (weights)"), 0u);
+  const auto none = ByName(Import("--data-path 1 a 0 b 2 c", {.model = "gpt2"}));
+  EXPECT_EQ(none.at("--data-path").target,
+            "data.train: [{path: a.idx, weight: 1}, {path: c.idx, weight: 2}]");
+  const auto bad = ByName(Import("--data-path 1 a -2 b", {.model = "gpt2"}));
+  EXPECT_EQ(bad.at("--data-path").target, "data.train: [a.idx, b.idx]");
+  EXPECT_EQ(bad.at("--data-path (weights)").fate, Fate::kAbsent);
   EXPECT_EQ(ByName(Import("--data-path 1.0 a", {.model = "gpt2"})).count("--data-path (weights)"),
             0);
   EXPECT_EQ(ByName(Import("--data-path a b", {.model = "gpt2"})).count("--data-path (weights)"), 0);
   const auto split =
       ByName(Import("--train-data-path 1 a 2 b --valid-data-path 1 c", {.model = "gpt2"}));
-  EXPECT_EQ(split.at("--train-data-path").target, "data.train: [a.idx, b.idx]");
+  EXPECT_EQ(split.at("--train-data-path").target,
+            "data.train: [{path: a.idx, weight: 1}, {path: b.idx, weight: 2}]");
   EXPECT_EQ(split.at("--valid-data-path").target, "data.validation: c.idx");
 }
 
@@ -373,7 +383,7 @@ TEST(MegatronTest, ValuesThatYamlWouldReadOtherwiseStayWhatTheyAre) {
     const YAML::Node yaml = YAML::Load(draft.Yaml());
     EXPECT_EQ(yaml["checkpoint"]["directory"].as<std::string>(), value);
     EXPECT_EQ(yaml["data"]["tokenizer"].as<std::string>(), value);
-    EXPECT_EQ(yaml["data"]["train"][0].as<std::string>(), absl::StrCat(value, ".idx"));
+    EXPECT_EQ(yaml["data"]["train"][0]["path"].as<std::string>(), absl::StrCat(value, ".idx"));
     EXPECT_EQ(yaml["data"]["train"].size(), 2u);
     for (const std::string& text : {ImportText(draft, {}), ImportJson(draft, {})}) {
       EXPECT_EQ(text.find('\x1b'), std::string::npos);
