@@ -32,6 +32,9 @@ void FuzzTokenizerJson(std::string_view input);
 void FuzzSentencePiece(std::string_view input);
 void FuzzManifest(std::string_view input);
 void FuzzProgram(std::string_view input);
+// Training texts: targets_data.cc.
+void FuzzJsonLine(std::string_view input);
+void FuzzCompressedText(std::string_view input);
 // Messages of workers and clients: targets_message.cc.
 void FuzzWorkerMessages(std::string_view input);
 void FuzzClientCalls(std::string_view input);
@@ -49,6 +52,8 @@ inline constexpr FuzzTarget kFuzzTargets[] = {
     {"sentencepiece", &FuzzSentencePiece},
     {"manifest", &FuzzManifest},
     {"program", &FuzzProgram},
+    {"json_line", &FuzzJsonLine},
+    {"compressed_text", &FuzzCompressedText},
     {"worker_messages", &FuzzWorkerMessages},
     {"client_calls", &FuzzClientCalls},
 };
