@@ -43,7 +43,6 @@ ElementCost CostOfElement(Op op) {
     case Op::kGeluGrad: return {.operand = 0, .flops = kGeluGradFlops + 1};
     case Op::kSwiglu: return {.operand = 0, .flops = 5};
     case Op::kSwigluGrad: return {.operand = 0, .flops = 11};
-    case Op::kRope: return {.operand = 0, .flops = 3};
     case Op::kCrossEntropyRows: return {.operand = 0, .flops = 4};
     case Op::kCrossEntropyLoss: return {.operand = 1, .flops = 2};
     case Op::kCrossEntropyGrad: return {.operand = 2, .flops = 3};
@@ -103,13 +102,14 @@ int64_t LossFlops(Operands operands, int64_t products) {
 }
 
 // Elements of operand `index` that the op can touch: of a looked-up table no more rows than there
-// are look-ups.
+// are look-ups, of rotated heads the part that there are angles for.
 int64_t TouchedElements(Op op, Operands operands, int index) {
   const TensorShape& shape = operands[index];
   int64_t rows = shape.rows();
   if (op == Op::kEmbedding && index == 1) rows = std::min(rows, operands[0].rows());
   if (op == Op::kEmbeddingGrad && index == 2) rows = std::min(rows, operands[0].rows());
   if (op == Op::kGatherRows && index == 0) rows = std::min(rows, operands[1].rows());
+  if (op == Op::kRope && index == 0) return rows * shape.size[1] * operands[1].size[1];
   return rows * shape.RowElements();
 }
 
@@ -130,6 +130,7 @@ int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
     case Op::kAttentionBlock: return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 2);
     case Op::kAttentionBlockGrad:
       return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 5);
+    case Op::kRope: return 3 * TouchedElements(op, operands, 0);
     case Op::kLmHeadLoss: return LossFlops(operands, 1);
     case Op::kLmHeadLossGrad: return LossFlops(operands, operands[5].absent() ? 2 : 3);
     case Op::kUpdate:

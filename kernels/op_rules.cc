@@ -73,6 +73,10 @@ std::string CheckEmbedding(const OpRow& row, const EmbeddingAttrs& attrs, int ta
 }
 
 std::string CheckNorm(const OpRow& row, const NormAttrs& attrs) {
+  const bool of_rms = row.op == Op::kRmsNorm || row.op == Op::kRmsNormGrad;
+  if (attrs.unit_offset && !of_rms) {
+    return ComplainAttr(row, "unit_offset", "true", "be false: only an RMSNorm has it");
+  }
   if (attrs.epsilon >= 0 && std::isfinite(attrs.epsilon)) return "";
   return ComplainAttr(row, "epsilon", std::to_string(attrs.epsilon), "be finite and not negative");
 }
@@ -119,10 +123,24 @@ std::string CheckRope(const OpRow& row, const RopeAttrs& attrs, Operands operand
   if (attrs.sequence < 1) {
     return ComplainAttr(row, "sequence", Number(attrs.sequence), "be at least 1");
   }
-  if (operands[kX].size[2] % 2 != 0) {
-    return Complain(row, kX, operands[kX], "have an even last dimension");
+  const int64_t rotated = operands[kTable].size[1], head = operands[kX].size[2];
+  if (rotated % 2 != 0 || rotated > head) {
+    return Complain(row, kTable, operands[kTable],
+                    "have an even last dimension of at most the head's " + Number(head));
   }
   return CheckPositions(row, attrs.context, attrs.sequence, kTable, operands);
+}
+
+std::string CheckActivation(const OpRow& row, const ActivationAttrs& attrs) {
+  switch (attrs.activation) {
+    case Activation::kGeluTanh:
+    case Activation::kGelu:
+    case Activation::kRelu:
+    case Activation::kSilu:
+      return "";
+  }
+  return ComplainAttr(row, "activation", Number(static_cast<int>(attrs.activation)),
+                      "be one of Activation");
 }
 
 std::string CheckScale(const OpRow& row, const ScaleAttrs& attrs) {
@@ -399,6 +417,11 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       return CheckRmsNorm(row, std::get<NormAttrs>(attrs), 1, operands);
     case Op::kMatmul:
       return CheckMatmul(row, std::get<MatmulAttrs>(attrs), operands);
+    case Op::kGelu:
+    case Op::kGeluGrad:
+    case Op::kSwiglu:
+    case Op::kSwigluGrad:
+      return CheckActivation(row, std::get<ActivationAttrs>(attrs));
     case Op::kScale:
       return CheckScale(row, std::get<ScaleAttrs>(attrs));
     case Op::kDropout:

@@ -71,7 +71,7 @@ int AddRopeTable(const ModelConfig& config, int64_t positions, Graph* graph) {
   if (config.rope.inverse_frequency.empty()) return kNone;
   return graph->Add({.name = "rope",
                      .cls = v1::PARAMETER,
-                     .shape = {positions, config.head_dim},
+                     .shape = {positions, config.rope.rotated()},
                      .lifetime = v1::PERSISTENT});
 }
 

@@ -225,7 +225,7 @@ class Estimator {
     const double h = static_cast<double>(config_.hidden);
     const double q = static_cast<double>(config_.heads * config_.head_dim);
     const double kv = static_cast<double>(config_.kv_heads * config_.head_dim);
-    const int inner = config_.mlp == MlpKind::kSwiglu ? 3 : 2;
+    const int inner = config_.mlp == MlpKind::kGated ? 3 : 2;
     const bool selective = recompute == "selective";
     double elements = 0;
     std::string formula;

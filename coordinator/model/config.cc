@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/model/config.h"
 
-#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -33,11 +34,30 @@ void AliasGpt2(JsonReader& json) {
   json.Alias("n_layer", "num_hidden_layers");
 }
 
-// All of these are x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-bool IsTanhGelu(std::string_view activation) {
-  constexpr std::string_view kNames[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh",
-                                         "gelu_fast", "gelu_accurate"};
-  return std::find(std::begin(kNames), std::end(kNames), activation) != std::end(kNames);
+// As ACT2FN of transformers has them. Those of kGeluTanh are all
+// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+constexpr std::pair<std::string_view, ActivationKind> kActivations[] = {
+    {"gelu_new", ActivationKind::kGeluTanh},
+    {"gelu_pytorch_tanh", ActivationKind::kGeluTanh},
+    {"gelu_python_tanh", ActivationKind::kGeluTanh},
+    {"gelu_fast", ActivationKind::kGeluTanh},
+    {"gelu_accurate", ActivationKind::kGeluTanh},
+    {"gelu", ActivationKind::kGelu},
+    {"gelu_python", ActivationKind::kGelu},
+    {"relu", ActivationKind::kRelu},
+    {"silu", ActivationKind::kSilu},
+    {"swish", ActivationKind::kSilu}};
+
+ActivationKind ReadActivation(JsonReader& json, const Family& family, std::string_view key) {
+  if (!json.Has(key)) return family.activation;
+  const std::string name = json.String(key, "");
+  if (name == "gelu" && family.gelu_is_tanh) return ActivationKind::kGeluTanh;
+  for (const auto& [known, activation] : kActivations) {
+    if (name == known) return activation;
+  }
+  json.Problem(key, ShownJson(name), "one of silu, gelu, gelu_new, gelu_pytorch_tanh, relu",
+               "other activations are not supported");
+  return family.activation;
 }
 
 // The norm, the MLP's activation, ties and dropout of a row.
@@ -45,7 +65,13 @@ void ReadKinds(JsonReader& json, const Family& family, std::string_view activati
                ModelConfig* config) {
   config->norm = family.norm;
   config->norm_epsilon = json.Real(family.epsilon_key, 0, 1, family.epsilon);
+  config->norm_unit_offset = family.norm_unit_offset;
   config->mlp = family.mlp;
+  config->activation = ReadActivation(json, family, activation_key);
+  config->qkv = family.qkv;
+  if (!family.parallel_residual.empty())
+    config->parallel_residual = json.Bool(family.parallel_residual, true);
+  if (family.scaled_embedding) config->embedding_scale = std::sqrt(config->hidden);
   config->qk_norm = family.qk_norm;
   config->tied_embeddings = json.Bool("tie_word_embeddings", family.tied_embeddings);
   const auto dropout = [&](std::string_view key) {
@@ -59,12 +85,6 @@ void ReadKinds(JsonReader& json, const Family& family, std::string_view activati
   config->qkv_bias = bias(family.qkv_bias);
   config->attention_out_bias = bias(family.attention_out_bias);
   config->mlp_bias = bias(family.mlp_bias);
-  const bool gated = family.mlp == MlpKind::kSwiglu;
-  const std::string activation = json.String(activation_key, gated ? "silu" : "gelu_pytorch_tanh");
-  if (gated ? activation != "silu" && activation != "swish" : !IsTanhGelu(activation)) {
-    json.Problem(activation_key, ShownJson(activation),
-                 gated ? "silu" : "gelu_new or gelu_pytorch_tanh, which are the same");
-  }
 }
 
 // gpt2's numbers have keys and defaults of their own.
@@ -85,7 +105,7 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
                                            config->max_positions, " positions (n_positions)"));
   }
   config->learned_positions = true;
-  config->fused_qkv = config->conv1d_weights = true;
+  config->conv1d_weights = true;
   if (!json.Bool("scale_attn_weights", true)) json.Problem("scale_attn_weights", "false", "true");
   if (json.Bool("scale_attn_by_inverse_layer_idx", false)) {
     json.Problem("scale_attn_by_inverse_layer_idx", "true", "false");
@@ -143,6 +163,7 @@ void ReadWindows(JsonReader& json, const Family& family, ModelConfig* config) {
 
 // Null is as many as heads in every class; without the key each has its own.
 int64_t ReadKvHeads(JsonReader& json, const Family& family, int64_t heads) {
+  if (!family.grouped_queries) return heads;
   const bool by_class = !json.Contains("num_key_value_heads") && family.kv_heads > 0;
   return json.Int("num_key_value_heads", 1, kMaxHeads, by_class ? family.kv_heads : heads);
 }
@@ -155,7 +176,8 @@ void ReadRotary(JsonReader& json, const Family& family, ModelConfig* config) {
   config->heads = json.Int("num_attention_heads", 1, kMaxHeads);
   config->kv_heads = ReadKvHeads(json, family, config->heads);
   const int64_t head_dim = family.head_dim > 0 ? family.head_dim : config->hidden / config->heads;
-  config->head_dim = json.Int("head_dim", 1, kMaxHeadDim, head_dim);
+  config->head_dim =
+      family.head_dim_key ? json.Int("head_dim", 1, kMaxHeadDim, head_dim) : head_dim;
   config->intermediate = json.Int("intermediate_size", 1, kMaxWidth);
   config->max_positions =
       json.Int("max_position_embeddings", 1, kMaxPositions, family.max_positions);
@@ -193,11 +215,13 @@ void ReadFamily(JsonReader& json, const Family& family, int64_t sequence_length,
   if (gpt2) return;
   if (problems->empty()) {
     config->rope = ReadRope(json, {config->head_dim, config->max_positions, sequence_length},
-                            problems, &config->remarks);
+                            family.rotary, problems, &config->remarks);
     return;
   }
-  for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
-                          "original_max_position_embeddings"}) {
+  for (std::string_view key :
+       {std::string_view("rope_scaling"), std::string_view("rope_parameters"),
+        std::string_view("original_max_position_embeddings"), family.rotary.part_key,
+        family.rotary.theta_key}) {
     json.Has(key);  // known, though nobody looks at them now
   }
 }

@@ -17,14 +17,21 @@
 namespace terrace {
 
 enum class NormKind { kLayerNorm, kRmsNorm };
-enum class MlpKind { kGelu, kSwiglu };
+// down(f(up x)), or with a gate, down(f(gate x) * (up x)).
+enum class MlpKind { kPlain, kGated };
+enum class ActivationKind { kGeluTanh, kGelu, kRelu, kSilu };
+// How the weights of q, k and v lie: three tensors; one of q, then k, then v; or one of the rows of
+// each head's q, k and v, head after head.
+enum class QkvKind { kApart, kFused, kByHead };
 
 struct RopeConfig {
   // One angle per pair of elements of a head: angle(position, i) = position * inverse_frequency[i].
   // Scaling (linear, dynamic at the trained length, llama3, yarn, longrope) is applied already.
   // Empty: no rotary embedding.
+  // The first twice as many elements of a head are rotated.
   std::vector<double> inverse_frequency;
   double attention_factor = 1.0;  // multiplies cos and sin (YaRN, arXiv 2309.00071, section 3.4)
+  int64_t rotated() const { return 2 * static_cast<int64_t>(inverse_frequency.size()); }
 };
 
 // Low-rank adapters of linear layers (LoRA, Hu et al. 2021, arXiv 2106.09685): beside W there are
@@ -60,7 +67,10 @@ struct ModelConfig {
   int64_t max_positions = 0;
   NormKind norm = NormKind::kRmsNorm;
   double norm_epsilon = 1e-5;
-  MlpKind mlp = MlpKind::kSwiglu;
+  bool norm_unit_offset = false;  // norms multiply by 1 + weight (gemma)
+  MlpKind mlp = MlpKind::kGated;
+  ActivationKind activation = ActivationKind::kSilu;
+  bool parallel_residual = false;  // attention and MLP read the same x, both are added to it
   bool learned_positions = false;
   RopeConfig rope;
   bool qkv_bias = false;
@@ -68,9 +78,10 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k (qwen3)
   bool tied_embeddings = false;
-  bool fused_qkv = false;       // one c_attn tensor (gpt2)
+  QkvKind qkv = QkvKind::kApart;
   bool conv1d_weights = false;  // linear weights stored [in, out] (gpt2) instead of [out, in]
   std::vector<int64_t> window;  // per layer; 0: full attention
+  double embedding_scale = 1;   // what enters the first layer is the embedding times this
   double initializer_range = 0.02;
   LoraConfig lora;  // not of config.json
   DropoutConfig dropout;

@@ -17,16 +17,20 @@ constexpr std::string_view kDropped =
 // The first row of a key that is for the family counts.
 const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
-  constexpr std::string_view kLlamaLike = "llama mistral qwen2 qwen3 starcoder2";
+  constexpr std::string_view kLlamaLike =
+      "llama mistral qwen2 qwen3 starcoder2 gemma";  // with a padding token's embedding
+  constexpr std::string_view kRotary =
+      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
-      {"attention_dropout", kLlamaLike, kRemark, kDropped},
+      {"attention_dropout", kRotary, kRemark, kDropped},
       {"pad_token_id", kLlamaLike, kRemark,
        "whose embedding transformers starts at zero and gives no gradient as an input; here it is "
        "trained like any other",
        /*even_if_empty=*/true},
       {"pad_token_id", "gpt2", kNoEffect, "gpt2's embedding trains every row"},
+      {"pad_token_id", "gpt_neox stablelm", kNoEffect, "the embedding trains every row"},
       {"quantization_config", "", kRemark,
        "which is not applied: weights are trained as train.precision and formats say"},
       {"auto_map", "", kRemark,
@@ -37,6 +41,14 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "false; it unties the LM head from the embedding in transformers"},
       {"per_layer_config", "", kRefuse, "left out; layers that differ are not supported"},
       {"is_encoder_decoder", "", kRemark, "which a decoder-only model does not read"},
+
+      {"use_bidirectional_attention", "gemma", kRefuse,
+       "left out or false; a token sees those before it"},
+      {"qk_layernorm", "stablelm", kRefuse, "false; norms of single heads are not supported"},
+      {"use_parallel_residual", "stablelm", kRefuse,
+       "false; attention and MLP of stablelm would share a norm, which is not supported"},
+      {"head_dim", "gpt_neox stablelm", kRefuse,
+       "left out; a head of the family has hidden_size / num_attention_heads elements"},
 
       // Of another family's class. The second part of the sentence follows from `families`.
       {"attention_bias", "mistral", kRemark, "which only llama and qwen3 read: there is no bias"},
@@ -56,6 +68,23 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"mlp_bias", "mistral qwen2 qwen3", kRemark, "which only llama reads: there is no bias"},
       {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
        /*even_if_empty=*/true},
+      {"hidden_activation", "gemma", kRemark,
+       "which transformers 5 does not read: hidden_act decides, whose gelu is gelu_pytorch_tanh"},
+      {"rope_theta", "gpt_neox", kRemark,
+       "which gpt_neox does not read; is rotary_emb_base meant?"},
+      {"partial_rotary_factor", "gpt_neox", kRemark,
+       "which gpt_neox does not read; is rotary_pct meant?"},
+      {"rms_norm_eps", "gpt_neox stablelm", kRemark,
+       "which the family does not read; is layer_norm_eps meant?"},
+      {"mlp_bias", "gpt_neox", kRemark, "which gpt_neox does not read: the MLP has biases",
+       /*even_if_empty=*/true},
+      {"mlp_bias", "gemma stablelm", kRemark, "which only llama reads: there is no bias"},
+      {"attention_bias", "stablelm", kRemark,
+       "which stablelm does not read; is use_qkv_bias meant?"},
+      {"sliding_window", "gpt_neox gemma stablelm", kRemark,
+       "which the family does not read: attention is full"},
+      {"layer_types", "gpt_neox gemma stablelm", kRemark,
+       "which the family does not read: attention is full"},
       {"sliding_window", "llama gpt2", kRemark,
        "which only mistral, qwen2, qwen3 and starcoder2 read: attention is full"},
       {"layer_types", "llama gpt2", kRemark,
@@ -65,8 +94,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
        /*even_if_empty=*/true},
       {"max_window_layers", "llama gpt2 mistral starcoder2", kRemark,
        "which only qwen2 and qwen3 read"},
-      {"num_key_value_heads", "gpt2", kRemark,
-       "which gpt2 does not read: there are as many as heads"},
+      {"num_key_value_heads", "gpt2 gpt_neox", kRemark,
+       "which the family does not read: there are as many as heads"},
       {"intermediate_size", "gpt2", kRemark, "which gpt2 does not read; is n_inner meant?"},
       {"head_dim", "gpt2", kRemark, "which gpt2 does not read: it is n_embd / n_head"},
       {"hidden_act", "gpt2", kRemark, "which gpt2 does not read; is activation_function meant?"},
@@ -86,7 +115,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"is_decoder", "", kNoEffect, "the families are decoders"},
       {"cross_attention_hidden_size", "", kNoEffect, "there is no cross-attention"},
       {"tie_encoder_decoder", "", kNoEffect, "there is no encoder"},
-      {"add_cross_attention", kLlamaLike, kNoEffect, "the family has none"},
+      {"add_cross_attention", kRotary, kNoEffect, "the family has none"},
       {"tf_legacy_loss", "", kNoEffect, "belongs to TensorFlow"},
       {"attn_implementation", "", kNoEffect, kKernel},
       {"_attn_implementation", "", kNoEffect, kKernel},

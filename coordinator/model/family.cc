@@ -46,14 +46,30 @@ constexpr FamilyNames Starcoder2Names() {
   return names;
 }
 
+constexpr FamilyNames kGptNeoxNames = {
+    .token_embedding = "gpt_neox.embed_in",
+    .final_norm = "gpt_neox.final_layer_norm",
+    .head = "embed_out",
+    .layers = "gpt_neox.layers.",
+    .attention_norm = "input_layernorm",
+    .qkv = "attention.query_key_value",
+    .attention_out = "attention.dense",
+    .mlp_norm = "post_attention_layernorm",
+    .mlp_up = "mlp.dense_h_to_4h",
+    .mlp_down = "mlp.dense_4h_to_h",
+};
+
 constexpr BiasRule kAlways = {.otherwise = true};
 constexpr BiasRule kAttentionBias = {.key = "attention_bias"};
+constexpr BiasRule kAttentionBiasOrAlways = {.key = "attention_bias", .otherwise = true};
 constexpr BiasRule kUseBias = {.key = "use_bias", .otherwise = true};
 
 constexpr Family kFamilies[] = {
     {.name = "gpt2",
      .norm = NormKind::kLayerNorm,
-     .mlp = MlpKind::kGelu,
+     .mlp = MlpKind::kPlain,
+     .activation = ActivationKind::kGeluTanh,
+     .qkv = QkvKind::kFused,
      .epsilon_key = "layer_norm_epsilon",
      .epsilon = 1e-5,
      .max_positions = 1024,
@@ -93,7 +109,8 @@ constexpr Family kFamilies[] = {
      .names = kLlamaNames},
     {.name = "starcoder2",
      .norm = NormKind::kLayerNorm,
-     .mlp = MlpKind::kGelu,
+     .mlp = MlpKind::kPlain,
+     .activation = ActivationKind::kGeluTanh,
      .epsilon_key = "norm_epsilon",
      .epsilon = 1e-5,
      .kv_heads = 2,
@@ -108,6 +125,50 @@ constexpr Family kFamilies[] = {
      .embedding_dropout = "embedding_dropout",
      .residual_dropout = "residual_dropout",
      .names = Starcoder2Names()},
+    {.name = "gpt_neox",
+     .norm = NormKind::kLayerNorm,
+     .mlp = MlpKind::kPlain,
+     .activation = ActivationKind::kGelu,
+     .qkv = QkvKind::kByHead,
+     .epsilon_key = "layer_norm_eps",
+     .epsilon = 1e-5,
+     .max_positions = 2048,
+     .grouped_queries = false,
+     .head_dim_key = false,
+     .qkv_bias = kAttentionBiasOrAlways,
+     .attention_out_bias = kAttentionBiasOrAlways,
+     .mlp_bias = kAlways,
+     .rotary = {.part = 0.25,
+                .part_key = "rotary_pct",
+                .theta_key = "rotary_emb_base",
+                .whole_only = false},
+     .parallel_residual = "use_parallel_residual",
+     .embedding_dropout = "hidden_dropout",
+     .residual_dropout = "hidden_dropout",
+     .names = kGptNeoxNames},
+    {.name = "gemma",
+     .norm_unit_offset = true,
+     .activation = ActivationKind::kGeluTanh,
+     .gelu_is_tanh = true,
+     .kv_heads = 16,
+     .head_dim = 256,
+     .max_positions = 8192,
+     .tied_embeddings = true,
+     .qkv_bias = kAttentionBias,
+     .attention_out_bias = kAttentionBias,
+     .scaled_embedding = true,
+     .names = kLlamaNames},
+    {.name = "stablelm",
+     .norm = NormKind::kLayerNorm,
+     .epsilon_key = "layer_norm_eps",
+     .epsilon = 1e-5,
+     .kv_heads = 32,
+     .max_positions = 4096,
+     .head_dim_key = false,
+     .qkv_bias = {.key = "use_qkv_bias"},
+     .rotary = {.part = 0.25, .whole_only = false},
+     .residual_dropout = "hidden_dropout",
+     .names = kLlamaNames},
 };
 
 }  // namespace

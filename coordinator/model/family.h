@@ -23,6 +23,14 @@ struct BiasRule {
   bool otherwise = false;  // what holds without the key
 };
 
+// The part of a head that is rotated, and the base of the angles.
+struct RotaryRule {
+  double part = 1;  // what holds without a key
+  // Keys beside rope_parameters; in it they are called partial_rotary_factor and rope_theta.
+  std::string_view part_key = "partial_rotary_factor", theta_key = "rope_theta";
+  bool whole_only = true;  // the family's code rotates the whole head
+};
+
 enum class WindowRule {
   kNone,       // attention is full
   kKey,        // sliding_window in all layers
@@ -33,7 +41,8 @@ enum class WindowRule {
 // Names of modules without their endings. Empty: the family has no such module.
 struct FamilyNames {
   std::string_view token_embedding, position_embedding, final_norm;
-  std::string_view layers;  // before the layer's number
+  std::string_view head = "lm_head";  // of one that is not tied
+  std::string_view layers;            // before the layer's number
   std::string_view attention_norm, qkv, q, k, v, q_norm, k_norm, attention_out;
   std::string_view mlp_norm, mlp_gate, mlp_up, mlp_down;
 };
@@ -41,16 +50,28 @@ struct FamilyNames {
 struct Family {
   std::string_view name;  // model_type
   NormKind norm = NormKind::kRmsNorm;
-  MlpKind mlp = MlpKind::kSwiglu;
+  bool norm_unit_offset = false;
+  MlpKind mlp = MlpKind::kGated;
+  ActivationKind activation = ActivationKind::kSilu;
+  bool gelu_is_tanh = false;  // "gelu" means the tanh form
+  QkvKind qkv = QkvKind::kApart;
   std::string_view epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6;
   // What the configuration class has where a key is left out. Zero: as many key heads as heads, a
   // head of hidden / heads elements.
   int64_t kv_heads = 0, head_dim = 0, max_positions = 0;
+  bool grouped_queries = true;  // else there are as many key heads as heads, and no key for them
+  bool head_dim_key = true;     // else a head has hidden / heads elements
   double initializer_range = 0.02;
   bool tied_embeddings = false;
   BiasRule qkv_bias, attention_out_bias, mlp_bias;
   bool qk_norm = false;
+  RotaryRule rotary;
+  // Whether attention and MLP stand side by side, with the value that holds without the key. Empty:
+  // the MLP follows the attention.
+  std::string_view parallel_residual = {};
+  // The embedding is multiplied by the root of the hidden size.
+  bool scaled_embedding = false;
   WindowRule window = WindowRule::kNone;
   int64_t default_window = 4096;  // 0: none
   // Keys of dropout. Empty: the family has none.

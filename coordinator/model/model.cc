@@ -20,8 +20,10 @@ class Builder {
   void Weight(TensorRole role, std::string name, std::vector<int64_t> shape, double stddev) {
     Add({std::move(name), std::move(shape), role, layer_, Init::kNormal, stddev});
   }
-  void Ones(TensorRole role, std::string name, int64_t size) {
-    Add({std::move(name), {size}, role, layer_, Init::kOnes});
+  // Begins with the factor 1.
+  void NormWeight(TensorRole role, std::string name, int64_t size) {
+    const Init init = config_.norm_unit_offset ? Init::kZeros : Init::kOnes;
+    Add({std::move(name), {size}, role, layer_, init});
   }
   void Zeros(TensorRole role, std::string name, int64_t size) {
     Add({std::move(name), {size}, role, layer_, Init::kZeros});
@@ -72,7 +74,7 @@ class LayerBuilder {
     using enum TensorRole;
     const int64_t q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim;
     Norm(kAttentionNorm, kAttentionNormBias, names_.attention_norm);
-    if (c_.fused_qkv) {
+    if (c_.qkv != QkvKind::kApart) {
       Linear(kQkv, kQkvBias, names_.qkv, c_.hidden, q + 2 * kv, c_.qkv_bias);
     } else {
       Linear(kQ, kQBias, names_.q, c_.hidden, q, c_.qkv_bias);
@@ -80,8 +82,8 @@ class LayerBuilder {
       Linear(kV, kVBias, names_.v, c_.hidden, kv, c_.qkv_bias);
     }
     if (c_.qk_norm) {
-      b_.Ones(kQNorm, Name(names_.q_norm, ".weight"), c_.head_dim);
-      b_.Ones(kKNorm, Name(names_.k_norm, ".weight"), c_.head_dim);
+      b_.NormWeight(kQNorm, Name(names_.q_norm, ".weight"), c_.head_dim);
+      b_.NormWeight(kKNorm, Name(names_.k_norm, ".weight"), c_.head_dim);
     }
     stddev_ = residual_stddev_;
     Linear(kAttentionOut, kAttentionOutBias, names_.attention_out, q, c_.hidden,
@@ -92,7 +94,7 @@ class LayerBuilder {
     using enum TensorRole;
     Norm(kMlpNorm, kMlpNormBias, names_.mlp_norm);
     stddev_ = c_.initializer_range;
-    if (c_.mlp == MlpKind::kSwiglu)
+    if (c_.mlp == MlpKind::kGated)
       Linear(kMlpGate, kMlpGateBias, names_.mlp_gate, c_.hidden, c_.intermediate, c_.mlp_bias);
     Linear(kMlpUp, kMlpUpBias, names_.mlp_up, c_.hidden, c_.intermediate, c_.mlp_bias);
     stddev_ = residual_stddev_;
@@ -104,7 +106,7 @@ class LayerBuilder {
     return absl::StrCat(prefix_, Absl(module), Absl(ending));
   }
   void Norm(TensorRole weight, TensorRole bias, std::string_view module) {
-    b_.Ones(weight, Name(module, ".weight"), c_.hidden);
+    b_.NormWeight(weight, Name(module, ".weight"), c_.hidden);
     if (c_.norm == NormKind::kLayerNorm) b_.Zeros(bias, Name(module, ".bias"), c_.hidden);
   }
   void Linear(TensorRole weight, TensorRole bias, std::string_view module, int64_t in, int64_t out,
@@ -150,13 +152,14 @@ Model BuildModel(const ModelConfig& config) {
   }
   b.set_layer(-1);
   const std::string final_norm(family.names.final_norm);
-  b.Ones(kFinalNorm, final_norm + ".weight", config.hidden);
+  b.NormWeight(kFinalNorm, final_norm + ".weight", config.hidden);
   if (config.norm == NormKind::kLayerNorm)
     b.Zeros(kFinalNormBias, final_norm + ".bias", config.hidden);
+  const std::string head = absl::StrCat(Absl(family.names.head), ".weight");
   if (config.tied_embeddings) {
-    model.tied["lm_head.weight"] = embedding;
+    model.tied[head] = embedding;
   } else {
-    b.Weight(kLmHead, "lm_head.weight", {config.vocabulary, config.hidden}, std);
+    b.Weight(kLmHead, head, {config.vocabulary, config.hidden}, std);
   }
   return model;
 }

@@ -11,6 +11,20 @@ namespace {
 // bytes for first runs.
 const std::vector<Preset>& Table() {
   static const std::vector<Preset> table = {
+      {"gemma-2b",
+       R"({"model_type":"gemma","hidden_act":"gelu_pytorch_tanh","initializer_range":0.02)"
+       R"(,"vocab_size":256000,"hidden_size":2048,"intermediate_size":16384)"
+       R"(,"num_hidden_layers":18,"num_attention_heads":8,"num_key_value_heads":1)"
+       R"(,"head_dim":256,"max_position_embeddings":8192,"rms_norm_eps":1e-6)"
+       R"(,"rope_theta":10000.0,"tie_word_embeddings":true})",
+       2506172416},
+      {"gemma-7b",
+       R"({"model_type":"gemma","hidden_act":"gelu_pytorch_tanh","initializer_range":0.02)"
+       R"(,"vocab_size":256000,"hidden_size":3072,"intermediate_size":24576)"
+       R"(,"num_hidden_layers":28,"num_attention_heads":16,"num_key_value_heads":16)"
+       R"(,"head_dim":256,"max_position_embeddings":8192,"rms_norm_eps":1e-6)"
+       R"(,"rope_theta":10000.0,"tie_word_embeddings":true})",
+       8537680896},
       {"gpt-bytes-10m",
        R"({"model_type":"gpt2","vocab_size":256,"n_positions":256,"n_embd":384,"n_layer":6)"
        R"(,"n_head":6,"activation_function":"gelu_new","layer_norm_epsilon":1e-5)"
@@ -108,6 +122,34 @@ const std::vector<Preset>& Table() {
        R"(,"max_position_embeddings":32768,"rms_norm_eps":1e-5,"rope_theta":1000000.0)"
        R"(,"tie_word_embeddings":false})",
        7248023552},
+      {"pythia-1.4b",
+       R"({"model_type":"gpt_neox","hidden_act":"gelu","initializer_range":0.02,"vocab_size":50304)"
+       R"(,"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":24)"
+       R"(,"num_attention_heads":16,"max_position_embeddings":2048,"layer_norm_eps":1e-5)"
+       R"(,"rotary_pct":0.25,"rotary_emb_base":10000,"use_parallel_residual":true)"
+       R"(,"tie_word_embeddings":false})",
+       1414647808},
+      {"pythia-160m",
+       R"({"model_type":"gpt_neox","hidden_act":"gelu","initializer_range":0.02,"vocab_size":50304)"
+       R"(,"hidden_size":768,"intermediate_size":3072,"num_hidden_layers":12)"
+       R"(,"num_attention_heads":12,"max_position_embeddings":2048,"layer_norm_eps":1e-5)"
+       R"(,"rotary_pct":0.25,"rotary_emb_base":10000,"use_parallel_residual":true)"
+       R"(,"tie_word_embeddings":false})",
+       162322944},
+      {"pythia-6.9b",
+       R"({"model_type":"gpt_neox","hidden_act":"gelu","initializer_range":0.02,"vocab_size":50432)"
+       R"(,"hidden_size":4096,"intermediate_size":16384,"num_hidden_layers":32)"
+       R"(,"num_attention_heads":32,"max_position_embeddings":2048,"layer_norm_eps":1e-5)"
+       R"(,"rotary_pct":0.25,"rotary_emb_base":10000,"use_parallel_residual":true)"
+       R"(,"tie_word_embeddings":false})",
+       6857302016},
+      {"pythia-70m",
+       R"({"model_type":"gpt_neox","hidden_act":"gelu","initializer_range":0.02,"vocab_size":50304)"
+       R"(,"hidden_size":512,"intermediate_size":2048,"num_hidden_layers":6)"
+       R"(,"num_attention_heads":8,"max_position_embeddings":2048,"layer_norm_eps":1e-5)"
+       R"(,"rotary_pct":0.25,"rotary_emb_base":10000,"use_parallel_residual":true)"
+       R"(,"tie_word_embeddings":false})",
+       70426624},
       {"qwen2.5-0.5b",
        R"({"model_type":"qwen2","hidden_act":"silu","initializer_range":0.02,"vocab_size":151936)"
        R"(,"hidden_size":896,"intermediate_size":4864,"num_hidden_layers":24)"
@@ -217,6 +259,20 @@ const std::vector<Preset>& Table() {
        R"(,"num_attention_heads":15,"num_key_value_heads":5,"max_position_embeddings":8192)"
        R"(,"rms_norm_eps":1e-5,"rope_theta":100000.0,"tie_word_embeddings":true})",
        361821120},
+      {"stablelm-2-1.6b",
+       R"({"model_type":"stablelm","hidden_act":"silu","initializer_range":0.02)"
+       R"(,"vocab_size":100352,"hidden_size":2048,"intermediate_size":5632)"
+       R"(,"num_hidden_layers":24,"num_attention_heads":32,"num_key_value_heads":32)"
+       R"(,"max_position_embeddings":4096,"layer_norm_eps":1e-5,"rope_theta":10000)"
+       R"(,"partial_rotary_factor":0.25,"use_qkv_bias":true,"tie_word_embeddings":false})",
+       1644515328},
+      {"stablelm-3b-4e1t",
+       R"({"model_type":"stablelm","hidden_act":"silu","initializer_range":0.02)"
+       R"(,"vocab_size":50304,"hidden_size":2560,"intermediate_size":6912)"
+       R"(,"num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":32)"
+       R"(,"max_position_embeddings":4096,"layer_norm_eps":1e-5,"rope_theta":10000)"
+       R"(,"partial_rotary_factor":0.25,"use_qkv_bias":false,"tie_word_embeddings":false})",
+       2795443200},
       {"starcoder2-3b",
        R"({"model_type":"starcoder2","hidden_act":"gelu_pytorch_tanh","vocab_size":49152)"
        R"(,"initializer_range":0.018042,"hidden_size":3072,"intermediate_size":12288)"

@@ -117,8 +117,9 @@ double ScaleLongRope(const Places& places, const RopeInput& input,
   const char* key = input.sequence_length > trained ? "long_factor" : "short_factor";
   const std::vector<double> factors = scaling.Reals(key);
   if (factors.size() != frequencies->size()) {
-    scaling.Problem(key, absl::StrCat(factors.size(), " numbers"),
-                    absl::StrCat(frequencies->size(), " numbers (half of the head dimension)"));
+    scaling.Problem(
+        key, absl::StrCat(factors.size(), " numbers"),
+        absl::StrCat(frequencies->size(), " numbers (half of what is rotated of a head)"));
     return 1.0;
   }
   for (size_t i = 0; i < factors.size(); ++i) {
@@ -158,13 +159,20 @@ std::string TypeOf(JsonReader& scaling) {
   return rope_type.empty() ? "default" : rope_type;
 }
 
-double ThetaOf(const Places& places) {
-  const double beside = places.top.Real("rope_theta", kThetaMin, kThetaMax, kThetaDefault);
-  if (!places.scaling.Has("rope_theta")) return beside;
-  const double inside = places.scaling.Real("rope_theta", kThetaMin, kThetaMax);
-  if (places.top.Has("rope_theta") && inside != beside) {
-    places.Remark(absl::StrCat(places.scaling.path(), "rope_theta ", inside,
-                               " counts, not rope_theta ", beside,
+// A number that stands in the section under one name or beside it under another. Transformers 4
+// reads the latter.
+struct TwoNames {
+  std::string_view inside, beside;
+  double min, max, otherwise;
+};
+
+double ReadEither(const Places& places, const TwoNames& names) {
+  const double beside = places.top.Real(names.beside, names.min, names.max, names.otherwise);
+  if (!places.scaling.Has(names.inside)) return beside;
+  const double inside = places.scaling.Real(names.inside, names.min, names.max);
+  if (places.top.Has(names.beside) && inside != beside) {
+    places.Remark(absl::StrCat(places.scaling.path(), Absl(names.inside), " ", inside,
+                               " counts, not ", Absl(names.beside), " ", beside,
                                ", as in transformers 5; 4 reads the latter"));
   }
   return inside;
@@ -173,8 +181,27 @@ double ThetaOf(const Places& places) {
 void CheckWholeHead(JsonReader& reader) {
   if (reader.Real("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
     reader.Problem("partial_rotary_factor", "a part", "1",
-                   "the families rotate the whole head; models that rotate a part are others");
+                   "the family rotates the whole head; models that rotate a part are others");
   }
+}
+
+// Elements of a head that are rotated.
+int64_t RotatedPart(const Places& places, const RopeInput& input, const RotaryRule& rule) {
+  if (rule.whole_only) {
+    CheckWholeHead(places.scaling);
+    return input.head_dim;
+  }
+  const double part = ReadEither(places, {.inside = "partial_rotary_factor",
+                                          .beside = rule.part_key,
+                                          .min = 0,
+                                          .max = 1,
+                                          .otherwise = rule.part});
+  const auto rotated = static_cast<int64_t>(static_cast<double>(input.head_dim) * part);
+  if (rotated >= 2 && rotated % 2 == 0) return rotated;
+  places.top.Problem(rule.part_key, absl::StrCat(part),
+                     absl::StrCat("a part of the head's ", input.head_dim,
+                                  " elements that is an even number of them, at least 2"));
+  return 2;
 }
 
 void Scale(std::string_view type, const Places& places, const RopeInput& input, double theta,
@@ -218,24 +245,30 @@ bool IsNested(JsonReader& scaling) {
 
 }  // namespace
 
-RopeConfig ReadRope(JsonReader& config, const RopeInput& input, std::vector<std::string>* problems,
-                    std::vector<std::string>* remarks) {
+RopeConfig ReadRope(JsonReader& config, const RopeInput& input, const RotaryRule& rule,
+                    std::vector<std::string>* problems, std::vector<std::string>* remarks) {
   RopeConfig rope;
   const nlohmann::json empty = nlohmann::json::object();
   const char* section = SectionOf(config, remarks);
   const nlohmann::json* object = config.Object(section);
   JsonReader scaling(object == nullptr ? empty : *object, absl::StrCat(section, "."), problems);
   const Places places = {.top = config, .scaling = scaling, .remarks = remarks};
-  CheckWholeHead(config);
+  if (rule.whole_only) CheckWholeHead(config);
   if (IsNested(scaling)) {
-    for (const char* key : {"rope_theta", kTrained}) config.Has(key);  // known, not looked at now
+    for (std::string_view key : {std::string_view(kTrained), rule.part_key, rule.theta_key})
+      config.Has(key);  // known, not looked at now
     return rope;
   }
-  CheckWholeHead(scaling);
-  const double theta = ThetaOf(places);
+  RopeInput part = input;
+  part.head_dim = RotatedPart(places, input, rule);
+  const double theta = ReadEither(places, {.inside = "rope_theta",
+                                           .beside = rule.theta_key,
+                                           .min = kThetaMin,
+                                           .max = kThetaMax,
+                                           .otherwise = kThetaDefault});
   const std::string type = TypeOf(scaling);
-  rope.inverse_frequency = Frequencies(theta, input.head_dim);
-  Scale(type, places, input, theta, &rope);
+  rope.inverse_frequency = Frequencies(theta, part.head_dim);
+  Scale(type, places, part, theta, &rope);
   if (problems->empty()) JudgeRopeKeys(scaling, type, remarks);
   return rope;
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "coordinator/model/config.h"
+#include "coordinator/model/family.h"
 #include "coordinator/model/json_reader.h"
 
 namespace terrace {
@@ -19,7 +20,7 @@ struct RopeInput {
   int64_t sequence_length = 0;  // what the job trains with: "dynamic" and "longrope" depend on it
 };
 
-RopeConfig ReadRope(JsonReader& config, const RopeInput& input, std::vector<std::string>* problems,
-                    std::vector<std::string>* remarks);
+RopeConfig ReadRope(JsonReader& config, const RopeInput& input, const RotaryRule& rule,
+                    std::vector<std::string>* problems, std::vector<std::string>* remarks);
 
 }  // namespace terrace

@@ -102,7 +102,7 @@ LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
   const int64_t q = AtLeastOne(config.heads * config.head_dim / tp);
   const int64_t kv = AtLeastOne(config.kv_heads * config.head_dim / tp);
   const int64_t inner = AtLeastOne(config.intermediate / tp);
-  const bool gated = config.mlp == MlpKind::kSwiglu;
+  const bool gated = config.mlp == MlpKind::kGated;
   const auto t = static_cast<double>(tokens);
 
   // Round a context ring each rank attends piece by piece, half of them half as long.

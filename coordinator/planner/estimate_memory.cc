@@ -35,7 +35,7 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double elemen
   const int64_t sp = layout.sequence_parallel() ? tp : 1;
   const int64_t kv_heads = std::max(config.kv_heads, std::min(tp, config.heads));
   const int64_t kv = kv_heads * config.head_dim, attention = config.heads * config.head_dim;
-  const int64_t inner = (config.mlp == MlpKind::kSwiglu ? 3 : 2) * config.intermediate;
+  const int64_t inner = (config.mlp == MlpKind::kGated ? 3 : 2) * config.intermediate;
   const int64_t qk_norm = config.qk_norm ? attention + kv : 0;
   const int64_t whole = sp > 1 ? 2 * config.hidden + 2 * config.hidden / sp : 4 * config.hidden;
   int64_t elements = (2 * attention + 2 * kv + qk_norm + inner) / tp + whole + model_.adapter_ranks;
@@ -146,7 +146,7 @@ int64_t MemoryEstimator::PutOffBytes(const v1::Layout& layout) const {
   const int64_t tp = layout.tensor_parallel();
   const int64_t kv = std::max(config.kv_heads, std::min(tp, config.heads)) * config.head_dim;
   const int64_t attention = config.heads * config.head_dim;
-  const int64_t inner = (config.mlp == MlpKind::kSwiglu ? 3 : 2) * config.intermediate;
+  const int64_t inner = (config.mlp == MlpKind::kGated ? 3 : 2) * config.intermediate;
   return TokensOf(layout, model_.sequence) * ElementBytes(layout) *
          ((2 * attention + 2 * kv + inner) / tp + 4 * config.hidden);
 }
@@ -179,7 +179,7 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t of_layer =
       layout.zero_stage() > 0
           ? model_.layer_parameters
-          : config.hidden * std::max((config.mlp == MlpKind::kSwiglu ? 2 : 1) * config.intermediate,
+          : config.hidden * std::max((config.mlp == MlpKind::kGated ? 2 : 1) * config.intermediate,
                                      (config.heads + 2 * config.kv_heads) * config.head_dim);
   const int64_t largest = kF32Bytes * std::max(of_layer, config.vocabulary * config.hidden) /
                           layout.tensor_parallel() / ShardRanks(layout);

@@ -28,10 +28,10 @@ void NormalizeVector(const RmsNormCall& call, int64_t index) {
     return hn::Mul(x_i, x_i);
   });
   const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(columns) + call.epsilon);
-  const V rstd_v = hn::Set(D(), rstd);
+  const V rstd_v = hn::Set(D(), rstd), offset = hn::Set(D(), call.offset);
   ForVectors(columns, [&](int64_t i, auto access) HWY_ATTR {
     const V x_hat = hn::Mul(access.Load(x + i), rstd_v);
-    access.Store(hn::Mul(x_hat, access.Load(call.weight + i)), y + i);
+    access.Store(hn::Mul(x_hat, hn::Add(access.Load(call.weight + i), offset)), y + i);
   });
   call.rstd[index] = rstd;
 }
@@ -53,17 +53,17 @@ void GradientOfVector(const RmsNormGradCall& call, int64_t index, float* dweight
   const T* residual = call.residual.absent() ? nullptr : NormVector<const T>(call.residual, index);
   T* dx = NormVector<T>(call.dx, index);
   const float* weight = call.weight;
-  const V rstd = hn::Set(D(), call.rstd[index]);
+  const V rstd = hn::Set(D(), call.rstd[index]), offset = hn::Set(D(), call.offset);
 
   const float dot = SumVectors(columns, [=](int64_t i, auto access) HWY_ATTR {
-    const V g = hn::Mul(access.Load(dy + i), access.Load(weight + i));
+    const V g = hn::Mul(access.Load(dy + i), hn::Add(access.Load(weight + i), offset));
     return hn::Mul(g, hn::Mul(access.Load(x + i), rstd));
   });
   const V mean_gx = hn::Set(D(), dot / static_cast<float>(columns));
   ForVectors(columns, [&](int64_t i, auto access) HWY_ATTR {
     const V dy_i = access.Load(dy + i);
     const V x_hat = hn::Mul(access.Load(x + i), rstd);
-    const V g = hn::Mul(dy_i, access.Load(weight + i));
+    const V g = hn::Mul(dy_i, hn::Add(access.Load(weight + i), offset));
     V dx_i = hn::Mul(rstd, hn::NegMulAdd(x_hat, mean_gx, g));
     if (residual != nullptr) dx_i = hn::Add(dx_i, access.Load(residual + i));
     access.Store(hn::MulAdd(dy_i, x_hat, access.Load(dweight + i)), dweight + i);
@@ -91,11 +91,13 @@ HWY_EXPORT(RmsNormVectors);
 HWY_EXPORT(RmsNormGradBlock);
 
 Status RmsNorm(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  const auto& norm = std::get<NormAttrs>(attrs);
   const RmsNormCall call = {.x = operands[0],
                             .weight = operands[1].as<const float>(),
                             .y = operands[2],
                             .rstd = operands[3].as<float>(),
-                            .epsilon = std::get<NormAttrs>(attrs).epsilon};
+                            .epsilon = norm.epsilon,
+                            .offset = norm.unit_offset ? 1.0f : 0.0f};
   ParallelFor(NormVectors(call.x), NormColumns(call.x), context.threads,
               [&call](int64_t begin, int64_t end) {
                 HWY_DYNAMIC_DISPATCH(RmsNormVectors)(call, begin, end);
@@ -105,12 +107,14 @@ Status RmsNorm(const OpAttrs& attrs, std::span<const TensorView> operands, const
 
 Status RmsNormGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                    const Context& context) {
+  const auto& norm = std::get<NormAttrs>(attrs);
   const RmsNormGradCall call = {.dy = operands[0],
                                 .x = operands[1],
                                 .weight = operands[2].as<const float>(),
                                 .rstd = operands[3].as<const float>(),
                                 .residual = operands[4],
-                                .dx = operands[5]};
+                                .dx = operands[5],
+                                .offset = norm.unit_offset ? 1.0f : 0.0f};
   const int64_t columns = NormColumns(call.x);
   const int64_t vectors = NormVectors(call.x);
   const RowBlocks blocks = SplitRows(vectors);
@@ -125,8 +129,8 @@ Status RmsNormGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                   (call, first, last, dweight_parts + b * stride);
                 }
               });
-  AddPartialSums({dweight_parts, blocks.count, stride, columns},
-                 std::get<NormAttrs>(attrs).accumulate, context.threads, operands[6].as<float>());
+  AddPartialSums({dweight_parts, blocks.count, stride, columns}, norm.accumulate, context.threads,
+                 operands[6].as<float>());
   return {};
 }
 

@@ -18,6 +18,7 @@ struct RmsNormCall {
   TensorView y;
   float* rstd = nullptr;
   float epsilon = 0;
+  float offset = 0;  // added to the weight
 };
 
 struct RmsNormGradCall {
@@ -27,6 +28,7 @@ struct RmsNormGradCall {
   const float* rstd = nullptr;
   TensorView residual;  // absent: none
   TensorView dx;
+  float offset = 0;  // added to the weight
 };
 
 // Columns of the last dimension, and how many such vectors a view holds: n rows, or n rows of

@@ -14,13 +14,14 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// Rotates the heads of one token; `angles` holds head_dim / 2 cosines, then as many sines.
-void RotateToken(const TensorView& x, int64_t row, const float* angles, bool inverse) {
-  const int64_t half = x.size[2] / 2;
+// Rotates the first 2 * half elements of the heads of one token; `angles` holds `half` cosines,
+// then as many sines.
+void RotateToken(const TensorView& x, int64_t row, const float* angles, int64_t half,
+                 bool inverse) {
   const V sign = hn::Set(D(), inverse ? -1.0f : 1.0f);
   ByType(x.dtype, [&](auto* type) HWY_ATTR {
     auto* head = reinterpret_cast<decltype(type)>(Address(x, row, 0));
-    for (int64_t h = 0; h < x.size[1]; ++h, head += 2 * half) {
+    for (int64_t h = 0; h < x.size[1]; ++h, head += x.size[2]) {
       ForVectors(half, [=](int64_t i, auto access) HWY_ATTR {
         const V cos = access.Load(angles + i);
         const V sin = hn::Mul(sign, access.Load(angles + half + i));
@@ -46,13 +47,14 @@ Status Rope(const OpAttrs& attrs, std::span<const TensorView> operands, const Co
   const auto& rope = std::get<RopeAttrs>(attrs);
   const TensorView& x = operands[0];
   const TensorView& table = operands[1];
-  ParallelFor(x.rows(), x.RowElements(), context.threads, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t position = rope.context.Position(row, rope.sequence);
-      const float* angles = table.as<const float>() + position * table.size[1];
-      HWY_DYNAMIC_DISPATCH(RotateToken)(x, row, angles, rope.inverse);
-    }
-  });
+  ParallelFor(
+      x.rows(), x.size[1] * table.size[1], context.threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const int64_t position = rope.context.Position(row, rope.sequence);
+          const float* angles = table.as<const float>() + position * table.size[1];
+          HWY_DYNAMIC_DISPATCH(RotateToken)(x, row, angles, table.size[1] / 2, rope.inverse);
+        }
+      });
   return {};
 }
 

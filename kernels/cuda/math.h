@@ -1,4 +1,4 @@
-// The arithmetic of one element: GELU, SwiGLU, rules of optimizers, positions of tokens.
+// The arithmetic of one element: activations, rules of optimizers, positions of tokens.
 //
 // Compiles as host code too, so that it is tested without a GPU. All in f32; built from the same
 // formulas as kernels/cpu. Thread-safe: no state.
@@ -45,20 +45,45 @@ TERRACE_HOST_DEVICE inline float GeluSlope(float value) {
   return gate.open + x * (kGeluLinear + 3 * kGeluCubic * x2) * (gate.open * gate.closed);
 }
 
-TERRACE_HOST_DEVICE inline float Swiglu(float gate, float up) {
-  return gate * GateOf(gate).open * up;
-}
-
-struct SwigluSlopes {
-  float gate;
-  float up;
+// f(x) and f'(x).
+struct ValueAndSlope {
+  float value;
+  float slope;
 };
 
-TERRACE_HOST_DEVICE inline SwigluSlopes SwigluGradient(float dy, float gate, float up) {
-  const Gate s = GateOf(gate);
-  const float slope = s.open + gate * (s.open * s.closed);
-  return {dy * up * slope, dy * (gate * s.open)};
-}
+// Activations as types, so that a kernel is compiled for each. A NaN passes.
+struct TanhGelu {
+  TERRACE_HOST_DEVICE static float Value(float x) { return Gelu(x); }
+  TERRACE_HOST_DEVICE static ValueAndSlope Both(float x) { return {Gelu(x), GeluSlope(x)}; }
+};
+
+// x Phi(x), the error function's form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+struct ErfGelu {
+  // How much of the normal distribution lies below x.
+  TERRACE_HOST_DEVICE static float Below(float x) { return 0.5f * erfcf(x * -0.70710678f); }
+  TERRACE_HOST_DEVICE static float Value(float x) { return x * Below(x); }
+  TERRACE_HOST_DEVICE static ValueAndSlope Both(float x) {
+    const float below = Below(x);
+    // Beyond +-30 the slope is 1 or 0 to the last bit.
+    const float inside = x < -30.0f ? -30.0f : x > 30.0f ? 30.0f : x;
+    return {x * below, below + inside * (0.39894228f * expf(-0.5f * inside * inside))};
+  }
+};
+
+struct Relu {
+  TERRACE_HOST_DEVICE static float Value(float x) { return x < 0 ? 0.0f : x; }
+  TERRACE_HOST_DEVICE static ValueAndSlope Both(float x) {
+    return {Value(x), x > 0 ? 1.0f : x <= 0 ? 0.0f : x};
+  }
+};
+
+struct Silu {
+  TERRACE_HOST_DEVICE static float Value(float x) { return x * GateOf(x).open; }
+  TERRACE_HOST_DEVICE static ValueAndSlope Both(float x) {
+    const Gate s = GateOf(x);
+    return {x * s.open, s.open + x * (s.open * s.closed)};
+  }
+};
 
 // The constants of one step of an optimizer.
 struct UpdateStep {

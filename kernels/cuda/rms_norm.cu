@@ -33,6 +33,7 @@ struct RmsNormArguments {
   int64_t count;
   Vectors vectors;
   float epsilon;
+  float offset;  // added to the weight
   bool wide;
 };
 
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kElementThreads) RmsNormKernel(RmsNormArgument
       LoadRowPack(a.x, part, c, x);
       LoadVectorPack(a.weight, part, c, weight);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) x[i] = x[i] * rstd * weight[i];
+      for (int i = 0; i < kPack; ++i) x[i] = x[i] * rstd * (weight[i] + a.offset);
       StoreRowPack(a.y, part, c, x);
     }
     if (threadIdx.x == 0) a.rstd[v] = rstd;
@@ -65,6 +66,7 @@ struct RmsNormGradArguments {
   const float* rstd;
   int64_t count;
   Vectors vectors;
+  float offset;  // added to the weight
   bool wide;
 };
 
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kElementThreads) RmsNormGradKernel(RmsNormGrad
       LoadRowPack(a.x, part, c, x);
       LoadVectorPack(a.weight, part, c, weight);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) dot += dy[i] * weight[i] * (x[i] * rstd);
+      for (int i = 0; i < kPack; ++i) dot += dy[i] * (weight[i] + a.offset) * (x[i] * rstd);
     }
     const float mean_gx = BlockSum(dot) / static_cast<float>(columns);
     for (int64_t c = FirstPack(); c < columns; c += PackStep()) {
@@ -91,7 +93,8 @@ __global__ void __launch_bounds__(kElementThreads) RmsNormGradKernel(RmsNormGrad
       if (a.residual.data != nullptr) LoadRowPack(a.residual, part, c, residual);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        x[i] = rstd * (dy[i] * weight[i] - x[i] * rstd * mean_gx) + residual[i];
+        const float g = dy[i] * (weight[i] + a.offset);
+        x[i] = rstd * (g - x[i] * rstd * mean_gx) + residual[i];
       }
       StoreRowPack(a.dx, part, c, x);
     }
@@ -123,6 +126,7 @@ struct RmsNormTerm {
 }  // namespace
 
 Status RmsNorm(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  const auto& norm = std::get<NormAttrs>(attrs);
   const TensorView& x = operands[0];
   const Vectors vectors = VectorsOf(x);
   const RmsNormArguments arguments = {
@@ -132,7 +136,8 @@ Status RmsNorm(const OpAttrs& attrs, std::span<const TensorView> operands, const
       .rstd = operands[3].as<float>(),
       .count = x.rows() * vectors.per_row,
       .vectors = vectors,
-      .epsilon = std::get<NormAttrs>(attrs).epsilon,
+      .epsilon = norm.epsilon,
+      .offset = norm.unit_offset ? 1.0f : 0.0f,
       .wide =
           StartWide(vectors) && AllowsWideRows({x, operands[2]}, {operands[1].as<const float>()})};
   return Launch("rms_norm", RmsNormKernel, RowPackShape(arguments.count, vectors.columns), context,
@@ -141,6 +146,7 @@ Status RmsNorm(const OpAttrs& attrs, std::span<const TensorView> operands, const
 
 Status RmsNormGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                    const Context& context) {
+  const auto& norm = std::get<NormAttrs>(attrs);
   const TensorView& x = operands[1];
   const Vectors vectors = VectorsOf(x);
   const RmsNormGradArguments arguments = {
@@ -152,12 +158,13 @@ Status RmsNormGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
       .rstd = operands[3].as<const float>(),
       .count = x.rows() * vectors.per_row,
       .vectors = vectors,
+      .offset = norm.unit_offset ? 1.0f : 0.0f,
       .wide = StartWide(vectors) && AllowsWideRows({operands[0], x, operands[4], operands[5]},
                                                    {operands[2].as<const float>()})};
   const ColumnSums sums = {.rows = arguments.count,
                            .columns = vectors.columns,
                            .out = {operands[6].as<float>()},
-                           .accumulate = std::get<NormAttrs>(attrs).accumulate};
+                           .accumulate = norm.accumulate};
   Status status = LaunchColumnSums(
       "rms_norm_grad", sums,
       RmsNormTerm{arguments.dy, arguments.x, arguments.rstd, vectors, arguments.wide}, context);

@@ -12,8 +12,9 @@ namespace {
 
 struct RopeArguments {
   Operand x;
-  const float* table;  // a row: half cosines, then half sines
-  int64_t rows, heads, half;
+  const float* table;         // a row: half cosines, then half sines
+  int64_t rows, heads, head;  // elements of a head
+  int64_t half;               // of those that are rotated, at its begin
   Positions share;
   float sign;
   bool wide;
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(kElementThreads) RopeKernel(RopeArguments a) {
     for (uint32_t pack = threadIdx.x; pack < packs; pack += blockDim.x) {
       const uint32_t head = pack / packs_per_head;
       const int64_t i = int64_t{pack - head * packs_per_head} * kPack;
-      const RowPart firsts = {row, head * 2 * a.half, a.half, a.wide};
+      const RowPart firsts = {row, head * a.head, a.half, a.wide};
       const RowPart seconds = {row, firsts.first + a.half, a.half, a.wide};
       float first[kPack], second[kPack], cosine[kPack], sine[kPack];
       LoadRowPack(a.x, firsts, i, first);
@@ -53,18 +54,20 @@ __global__ void __launch_bounds__(kElementThreads) RopeKernel(RopeArguments a) {
 Status Rope(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
   const auto& rope = std::get<RopeAttrs>(attrs);
   const TensorView& x = operands[0];
-  const RopeArguments arguments = {
-      .x = OperandOf(x),
-      .table = operands[1].as<const float>(),
-      .rows = x.rows(),
-      .heads = x.size[1],
-      .half = x.size[2] / 2,
-      .share = PositionsOf(rope.context, rope.sequence),
-      .sign = rope.inverse ? -1.0f : 1.0f,
-      .wide = x.size[2] / 2 % kPack == 0 && AllowsWideRows({x}, {operands[1].as<const float>()})};
+  const int64_t half = operands[1].size[1] / 2;
+  const RopeArguments arguments = {.x = OperandOf(x),
+                                   .table = operands[1].as<const float>(),
+                                   .rows = x.rows(),
+                                   .heads = x.size[1],
+                                   .head = x.size[2],
+                                   .half = half,
+                                   .share = PositionsOf(rope.context, rope.sequence),
+                                   .sign = rope.inverse ? -1.0f : 1.0f,
+                                   .wide = half % kPack == 0 && x.size[2] % kPack == 0 &&
+                                           AllowsWideRows({x}, {operands[1].as<const float>()})};
   return Launch("rope", RopeKernel,
-                RowPackShape(arguments.rows, x.size[1] * DivideUp(x.size[2] / 2, kPack) * kPack),
-                context, arguments);
+                RowPackShape(arguments.rows, x.size[1] * DivideUp(half, kPack) * kPack), context,
+                arguments);
 }
 
 }  // namespace terrace::kernels::cuda

@@ -275,8 +275,10 @@ OpAttrs DefaultAttrs(Op op) {
       return kernels::DropoutAttrs{};
     case Op::kGelu:
     case Op::kGeluGrad:
+      return kernels::ActivationAttrs{};
     case Op::kSwiglu:
     case Op::kSwigluGrad:
+      return kernels::ActivationAttrs{kernels::Activation::kSilu};
     case Op::kGatherRows:
     case Op::kCast:
     case Op::kAdd:

@@ -16,6 +16,7 @@ struct NormGradRow {
   int64_t d = 0;
   const double* dy = nullptr;
   const double* weight = nullptr;
+  double offset = 0;  // added to the weight
   Values x_hat;
   double rstd = 0;
   bool centred = false;
@@ -24,12 +25,12 @@ struct NormGradRow {
 void AddNormGradRow(const NormGradRow& row, double* dx, double* dweight) {
   double mean_g = 0, mean_gx = 0;
   for (int64_t i = 0; i < row.d; ++i) {
-    const double g = row.dy[i] * row.weight[i];
+    const double g = row.dy[i] * (row.weight[i] + row.offset);
     if (row.centred) mean_g += g / row.d;
     mean_gx += g * row.x_hat[i] / row.d;
   }
   for (int64_t i = 0; i < row.d; ++i) {
-    const double g = row.dy[i] * row.weight[i];
+    const double g = row.dy[i] * (row.weight[i] + row.offset);
     dx[i] += row.rstd * (g - mean_g - row.x_hat[i] * mean_gx);
     dweight[i] += row.dy[i] * row.x_hat[i];
   }
@@ -87,7 +88,10 @@ void RmsNormRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
     for (int64_t i = 0; i < d; ++i) squares += x[i] * x[i] / d;
     const double rstd = 1 / std::sqrt(squares + attrs.epsilon);
     operands[3][n] = rstd;
-    for (int64_t i = 0; i < d; ++i) operands[2][n * d + i] = x[i] * rstd * operands[1][i];
+    const double offset = attrs.unit_offset ? 1 : 0;
+    for (int64_t i = 0; i < d; ++i) {
+      operands[2][n * d + i] = x[i] * rstd * (operands[1][i] + offset);
+    }
   }
 }
 
@@ -100,6 +104,7 @@ void RmsNormGradRef(const NormAttrs& attrs, Shapes shapes, Operands operands) {
     NormGradRow row = {.d = d,
                        .dy = &operands[0][n * d],
                        .weight = operands[2].data(),
+                       .offset = attrs.unit_offset ? 1.0 : 0.0,
                        .x_hat = Values(d),
                        .rstd = operands[3][n]};
     for (int64_t i = 0; i < d; ++i) row.x_hat[i] = operands[1][n * d + i] * row.rstd;

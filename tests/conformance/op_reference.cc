@@ -64,6 +64,37 @@ double GeluSlope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
 
+double ActivationOf(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return GeluOf(x);
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+  }
+  return 0;
+}
+
+double SlopeOf(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return GeluSlope(x);
+    case Activation::kGelu:
+      return 0.5 * std::erfc(-x / std::numbers::sqrt2) +
+             x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
+    case Activation::kRelu:
+      return x > 0 ? 1 : 0;
+    case Activation::kSilu: {
+      const double s = 1 / (1 + std::exp(-x));
+      return s + x * s * (1 - s);
+    }
+  }
+  return 0;
+}
+
 // Quantised to 8 bits and back, by the words of the format: `exponents` down to `lowest`, `bits` of
 // fraction. The scale and its product are f32, as kernels/fp8.h says.
 struct Fp8Words {
@@ -127,37 +158,37 @@ void BiasGradRef(const AccumulateAttrs& attrs, Shapes shapes, Operands operands)
   for (size_t i = 0; i < operands[0].size(); ++i) operands[1][i % d] += operands[0][i];
 }
 
-void SwigluRef(Operands operands) {
+Activation KindOf(const OpAttrs& attrs) { return std::get<ActivationAttrs>(attrs).activation; }
+
+void SwigluRef(Activation activation, Operands operands) {
   operands[2].resize(operands[0].size());
   for (size_t i = 0; i < operands[0].size(); ++i) {
-    const double gate = operands[0][i];
-    operands[2][i] = gate / (1 + std::exp(-gate)) * operands[1][i];
+    operands[2][i] = ActivationOf(activation, operands[0][i]) * operands[1][i];
   }
 }
 
-void SwigluGradRef(Operands operands) {
+void SwigluGradRef(Activation activation, Operands operands) {
   operands[3].resize(operands[0].size());
   operands[4].resize(operands[0].size());
   for (size_t i = 0; i < operands[0].size(); ++i) {
     const double dy = operands[0][i], gate = operands[1][i], up = operands[2][i];
-    const double s = 1 / (1 + std::exp(-gate));
-    operands[3][i] = dy * up * (s + gate * s * (1 - s));
-    operands[4][i] = dy * gate * s;
+    operands[3][i] = dy * up * SlopeOf(activation, gate);
+    operands[4][i] = dy * ActivationOf(activation, gate);
   }
 }
 
 void RopeRef(const RopeAttrs& attrs, Shapes shapes, Operands operands) {
-  const int64_t d = shapes[0].size[2];
+  const int64_t d = shapes[0].size[2], rotated = shapes[1].size[1], half = rotated / 2;
   for (int64_t t = 0; t < shapes[0].rows(); ++t) {
-    const double* angles = &operands[1][attrs.context.Position(t, attrs.sequence) * d];
+    const double* angles = &operands[1][attrs.context.Position(t, attrs.sequence) * rotated];
     for (int64_t head = 0; head < shapes[0].size[1]; ++head) {
       double* x = &operands[0][(t * shapes[0].size[1] + head) * d];
-      for (int64_t i = 0; i < d / 2; ++i) {
+      for (int64_t i = 0; i < half; ++i) {
         const double cos = angles[i];
-        const double sin = attrs.inverse ? -angles[d / 2 + i] : angles[d / 2 + i];
-        const double a = x[i], b = x[d / 2 + i];
+        const double sin = attrs.inverse ? -angles[half + i] : angles[half + i];
+        const double a = x[i], b = x[half + i];
         x[i] = a * cos - b * sin;
-        x[d / 2 + i] = b * cos + a * sin;
+        x[half + i] = b * cos + a * sin;
       }
     }
   }
@@ -494,14 +525,16 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
     case Op::kBiasGrad:
       return BiasGradRef(std::get<AccumulateAttrs>(attrs), shapes, operands);
     case Op::kGelu:
-      return MapTo(operands, 0, 1, [&](size_t i) { return GeluOf(operands[0][i]); });
+      return MapTo(operands, 0, 1,
+                   [&](size_t i) { return ActivationOf(KindOf(attrs), operands[0][i]); });
     case Op::kGeluGrad:
-      return MapTo(operands, 1, 2,
-                   [&](size_t i) { return operands[0][i] * GeluSlope(operands[1][i]); });
+      return MapTo(operands, 1, 2, [&](size_t i) {
+        return operands[0][i] * SlopeOf(KindOf(attrs), operands[1][i]);
+      });
     case Op::kSwiglu:
-      return SwigluRef(operands);
+      return SwigluRef(KindOf(attrs), operands);
     case Op::kSwigluGrad:
-      return SwigluGradRef(operands);
+      return SwigluGradRef(KindOf(attrs), operands);
     case Op::kRope:
       return RopeRef(std::get<RopeAttrs>(attrs), shapes, operands);
     case Op::kAttention:

@@ -82,9 +82,9 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
   add("layer_norm grad", Op::kLayerNormGrad, NormAttrs{},
       {x, x, weight, per_row, per_row, x, x, weight, weight});
   add("add_residual", Op::kAddResidual, NoAttrs{}, {x, x, weight, x});
-  add("gelu", Op::kGelu, NoAttrs{}, {x, x});
-  add("swiglu", Op::kSwiglu, NoAttrs{}, {x, x, x});
-  add("swiglu grad", Op::kSwigluGrad, NoAttrs{}, {x, x, x, x, x});
+  add("gelu", Op::kGelu, ActivationAttrs{}, {x, x});
+  add("swiglu", Op::kSwiglu, ActivationAttrs{Activation::kSilu}, {x, x, x});
+  add("swiglu grad", Op::kSwigluGrad, ActivationAttrs{Activation::kSilu}, {x, x, x, x, x});
   add("rope", Op::kRope, RopeAttrs{.sequence = 512}, {BF16({rows, d / 128, 128}), F32({512, 128})});
   add("cast", Op::kCast, NoAttrs{}, {flat, BF16({rows * d})});
   const TensorShape scales = F32({rows * d / kActivationBlock});

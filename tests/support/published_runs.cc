@@ -123,11 +123,13 @@ ModelConfig ConfigOf(const Row& row) {
   config.head_dim = config.hidden / config.heads;
   config.intermediate = Whole(row, "ffn_hidden", 4 * config.hidden);
   config.max_positions = Whole(row, "seq_len", 0);
-  config.mlp = llama || qwen ? MlpKind::kSwiglu : MlpKind::kGelu;
+  config.mlp = llama || qwen ? MlpKind::kGated : MlpKind::kPlain;
   config.learned_positions = !llama && !qwen;
   // Small Qwen and all GPTs have one table for both ends.
   config.tied_embeddings = !llama && config.hidden <= (qwen ? 2048 : 1 << 30);
-  config.fused_qkv = config.conv1d_weights = config.learned_positions;
+  config.conv1d_weights = config.learned_positions;
+  if (config.conv1d_weights) config.qkv = QkvKind::kFused;
+  if (config.mlp == MlpKind::kPlain) config.activation = ActivationKind::kGeluTanh;
   if (config.learned_positions) config.norm = NormKind::kLayerNorm;
   config.attention_out_bias = config.mlp_bias = config.learned_positions;
   config.qkv_bias = config.learned_positions || qwen;

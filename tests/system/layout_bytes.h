@@ -82,7 +82,7 @@ struct Job {
   // they are rounded where positions are learned. Norms and biases: kF32.
   int64_t matrix() const { return activation(); }
   int64_t page() const { return 4096 / activation(); }
-  int64_t table() const { return config().mlp == MlpKind::kGelu ? kF32 : activation(); }
+  int64_t table() const { return config().mlp == MlpKind::kPlain ? kF32 : activation(); }
   int64_t tokens() const {  // of a micro-batch on one rank
     return layout.micro_batch() * kLength / layout.context_parallel();
   }
@@ -118,7 +118,7 @@ struct Units {
 // The matrices of a layer as they are stored: tensors with one input are one.
 inline std::vector<int64_t> LayerMatrices(const ModelConfig& c) {
   const int64_t h = c.hidden, heads = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-  const bool gpt = c.mlp == MlpKind::kGelu;
+  const bool gpt = c.mlp == MlpKind::kPlain;
   return {h * (heads + 2 * kv), heads * h, (gpt ? 1 : 2) * h * c.intermediate, c.intermediate * h};
 }
 
@@ -132,7 +132,7 @@ inline int64_t GradientElements(const Job& job) {
   }
   pad(c.vocabulary * c.hidden);
   if (!c.tied_embeddings) pad(c.vocabulary * c.hidden);
-  if (c.mlp == MlpKind::kGelu) pad(job.data.model.config.max_positions * c.hidden);
+  if (c.mlp == MlpKind::kPlain) pad(job.data.model.config.max_positions * c.hidden);
   return elements;
 }
 
@@ -140,7 +140,7 @@ inline int64_t GradientElements(const Job& job) {
 inline Units UnitsOf(const Job& job, int64_t shards) {
   const ModelConfig& c = job.config();
   const int64_t h = c.hidden;
-  const bool gpt = c.mlp == MlpKind::kGelu;
+  const bool gpt = c.mlp == MlpKind::kPlain;
   const std::vector<int64_t> layer = LayerMatrices(c);
   std::vector<int64_t> vectors;
   for (int64_t i = 0; i < c.layers; ++i) {

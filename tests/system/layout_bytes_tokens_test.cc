@@ -14,7 +14,7 @@ namespace {
 // Norms and biases that every tensor-parallel rank holds.
 int64_t WholeVectors(const ModelConfig& c) {
   const int64_t norms = c.norm == NormKind::kLayerNorm ? 2 * c.hidden : c.hidden;
-  const int64_t biases = c.mlp == MlpKind::kGelu ? 2 * c.hidden : 0;  // of the products by inputs
+  const int64_t biases = c.mlp == MlpKind::kPlain ? 2 * c.hidden : 0;  // of the products by inputs
   return c.layers * (2 * norms + biases) + norms;
 }
 int64_t HeadNorms(const ModelConfig& c) { return c.qk_norm ? c.layers * 2 * c.head_dim : 0; }

@@ -206,8 +206,8 @@ TEST_P(FamilyTest, Fp8FollowsBF16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest,
-                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3",
-                                         "starcoder2"),
+                         testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
+                                         "gpt_neox", "gemma", "stablelm"),
                          [](const auto& info) { return std::string(info.param); });
 
 class LayoutTest : public testing::TestWithParam<const char*> {};
@@ -253,7 +253,8 @@ TEST_P(LayoutTest, TheNumberOfThreadsChangesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Numerics, LayoutTest,
-                         testing::Values("gpt2", "llama", "qwen3", "starcoder2"),
+                         testing::Values("gpt2", "llama", "qwen3", "starcoder2", "gpt_neox",
+                                         "gemma"),
                          [](const auto& info) { return std::string(info.param); });
 
 // How the step is cut over ranks, on two each.
@@ -299,7 +300,8 @@ TEST_P(SplitTest, EveryCutFollowsPyTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Numerics, SplitTest, testing::Values("llama", "starcoder2"),
+INSTANTIATE_TEST_SUITE_P(Numerics, SplitTest,
+                         testing::Values("llama", "starcoder2", "gpt_neox", "gemma", "stablelm"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

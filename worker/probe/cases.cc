@@ -148,15 +148,16 @@ void AddRows(int64_t n, int64_t d, DType act, Cases* cases) {
                     weight = Of(DType::kF32, {d});
   const kernels::NoAttrs none;
   const kernels::NormAttrs norm;
+  const kernels::ActivationAttrs gelu, silu = {kernels::Activation::kSilu};
   cases->Add(Op::kLayerNorm, norm, {x, weight, weight, x, column, column});
   cases->Add(Op::kLayerNormGrad, norm, {x, x, weight, column, column, x, x, weight, weight});
   cases->Add(Op::kRmsNorm, norm, {x, weight, x, column});
   cases->Add(Op::kRmsNormGrad, norm, {x, x, weight, column, x, x, weight});
   cases->Add(Op::kBiasGrad, kernels::AccumulateAttrs{}, {x, weight});
-  cases->Add(Op::kGelu, none, {x, x});
-  cases->Add(Op::kGeluGrad, none, {x, x, x});
-  cases->Add(Op::kSwiglu, none, {x, x, x});
-  cases->Add(Op::kSwigluGrad, none, {x, x, x, x, x});
+  cases->Add(Op::kGelu, gelu, {x, x});
+  cases->Add(Op::kGeluGrad, gelu, {x, x, x});
+  cases->Add(Op::kSwiglu, silu, {x, x, x});
+  cases->Add(Op::kSwigluGrad, silu, {x, x, x, x, x});
   cases->Add(Op::kAddResidual, none, {x, x, kAbsent, x});
   cases->Add(Op::kAdd, none, {x, x});
   if (d > 64) {  // several heads; the rows of one are those of another shape's several

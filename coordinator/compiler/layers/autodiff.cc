@@ -88,6 +88,18 @@ void RmsNormRule(const Node& node, BackwardPass& b) {
                       node.text + " grad");
 }
 
+// Adds what comes through a residual sum to the gradient of `residual`: where that has none yet,
+// `dy` becomes it, and nothing else may read `dy` after this.
+void AddToResidual(Slice residual, Slice dy, const std::string& text, BackwardPass& b) {
+  if (!b.activations().Has(residual)) {
+    b.activations().Share(residual, dy);
+    return;
+  }
+  const Slice sum = b.activations().Of(residual);
+  b.builder().Compute(Op::kAddResidual, kernels::NoAttrs{}, {sum, dy, {}, sum},
+                      text + " dresidual");
+}
+
 // Which operand of a product of the backward pass is the gradient that came in.
 kernels::Fp8Gradient GradientOf(const kernels::MatmulAttrs& forward, bool is_a) {
   if (forward.precision != kernels::MatmulPrecision::kFP8) return kernels::Fp8Gradient::kNone;
@@ -153,15 +165,14 @@ void MatmulRule(const Node& node, BackwardPass& b) {
   if (node.weight_gradient) WeightGradient(node, dc, b);
   BiasGradient(node.operands[3], dc, node.text, b);
   if (node.input_gradient) InputGradient(node, dc, b);
-  // Nothing reads dC after this, so it may become the gradient of the residual.
-  if (!residual.absent()) b.activations().Share(residual, dc);
+  if (!residual.absent()) AddToResidual(residual, dc, node.text, b);
 }
 
 void GeluRule(const Node& node, BackwardPass& b) {
   const auto& [x, y] = std::tie(node.operands[0], node.operands[1]);
   const Slice dy = b.activations().Of(y);
   b.activations().Share(x, dy);
-  b.builder().Compute(Op::kGeluGrad, kernels::NoAttrs{}, {dy, x, dy}, node.text + " grad");
+  b.builder().Compute(Op::kGeluGrad, node.compute()->attrs, {dy, x, dy}, node.text + " grad");
 }
 
 // The forward op multiplies in place, and so does this.
@@ -187,18 +198,19 @@ void SwigluRule(const Node& node, BackwardPass& b) {
   const Slice dy = b.activations().Of(node.operands[2]);
   b.activations().Share(gate, gate);
   b.activations().Share(up, up);
-  b.builder().Compute(Op::kSwigluGrad, kernels::NoAttrs{}, {dy, gate, up, gate, up},
+  b.builder().Compute(Op::kSwigluGrad, node.compute()->attrs, {dy, gate, up, gate, up},
                       node.text + " grad");
 }
 
-// The gradient of y is that of x and of the residual at once: one memory for all.
+// The gradient of y is that of x and, if nothing else reads it, of the residual at once: one memory
+// for all.
 void AddResidualRule(const Node& node, BackwardPass& b) {
   const auto& [x, residual, bias, y] =
       std::tie(node.operands[0], node.operands[1], node.operands[2], node.operands[3]);
   const Slice dy = b.activations().Of(y);
   BiasGradient(bias, dy, node.text.substr(0, node.text.find(" + ")), b);
   if (x.value != y.value) b.activations().Share(x, dy);
-  if (!residual.absent()) b.activations().Share(residual, dy);
+  if (!residual.absent()) AddToResidual(residual, dy, node.text, b);
 }
 
 // Swapping two dimensions again swaps them back.

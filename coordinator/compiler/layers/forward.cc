@@ -35,15 +35,23 @@ Slice Forward::Embedding(Slice tokens) {
                               .context = share()},
       {tokens, Weight(TensorRole::kTokenEmbedding), Weight(TensorRole::kPositionEmbedding), x},
       "embedding");
-  return Drop(LeaveRegion(x, "x"), config_.dropout.embedding, DropoutSite::kEmbedding,
-              /*split=*/false, "x");
+  const Slice sum = LeaveRegion(x, "x");
+  Multiply(sum, config_.embedding_scale, "x");
+  return Drop(sum, config_.dropout.embedding, DropoutSite::kEmbedding, /*split=*/false, "x");
+}
+
+void Forward::Multiply(Slice x, double by, const std::string& name) {
+  if (by == 1) return;
+  builder_.Compute(Op::kScale, kernels::ScaleAttrs{.scale = static_cast<float>(by)}, {x},
+                   name + " scale");
 }
 
 Slice Forward::Layer(int layer, Slice x) {
   builder_.Mark();
   ForgetWeights();
   builder_.layer = layer;
-  const Slice y = Mlp(Attention(x));
+  const Slice attended = Attention(x);
+  const Slice y = Mlp(config_.parallel_residual ? x : attended, attended);
   builder_.layer = kNone;
   return y;
 }
@@ -70,7 +78,8 @@ Slice Forward::Norm(Slice x, TensorRole weight, TensorRole bias, const std::stri
 }
 
 void Forward::RmsNorm(Slice x, Slice weight, Slice y, const std::string& name) {
-  const kernels::NormAttrs attrs = {.epsilon = static_cast<float>(config_.norm_epsilon)};
+  const kernels::NormAttrs attrs = {.epsilon = static_cast<float>(config_.norm_epsilon),
+                                    .unit_offset = config_.norm_unit_offset};
   Dims dims(x.shape.size.begin(), x.shape.size.begin() + x.shape.dims - 1);
   builder_.Compute(Op::kRmsNorm, attrs, {x, weight, y, Statistic(name + ".rstd", dims)}, name);
 }
@@ -167,23 +176,38 @@ Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole
   return y;
 }
 
-Slice Forward::Mlp(Slice x) {
+Slice Forward::Mlp(Slice x, Slice residual) {
   const Slice normed =
       EnterRegion(Norm(x, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm"), "mlp_norm");
-  const Slice h = config_.mlp == MlpKind::kGelu ? GeluMlp(normed) : SwigluMlp(normed);
-  return RowProduct(h, x, TensorRole::kMlpDown, TensorRole::kMlpDownBias, "mlp_down");
+  const Slice h = config_.mlp == MlpKind::kPlain ? PlainMlp(normed) : GatedMlp(normed);
+  return RowProduct(h, residual, TensorRole::kMlpDown, TensorRole::kMlpDownBias, "mlp_down");
 }
 
-// With adapters the activation is an op of its own: what they add comes before it, and h has the
-// gradients of two products.
-Slice Forward::GeluMlp(Slice x) {
+kernels::ActivationAttrs Forward::Activates() const {
+  switch (config_.activation) {
+    case ActivationKind::kGeluTanh:
+      return {kernels::Activation::kGeluTanh};
+    case ActivationKind::kGelu:
+      return {kernels::Activation::kGelu};
+    case ActivationKind::kRelu:
+      return {kernels::Activation::kRelu};
+    case ActivationKind::kSilu:
+      return {kernels::Activation::kSilu};
+  }
+  return {};
+}
+
+// The product's epilogue is the tanh form of GELU. Other activations are ops of their own, and all
+// are with adapters: what these add comes before it, and h has the gradients of two products.
+Slice Forward::PlainMlp(Slice x) {
   const int64_t f = config_.intermediate / parallel_.tensor();
   const Slice h = Activation("mlp_gelu", tokens(), f);
   LinearOptions linear = Stored();
-  if (HasAdapter(TensorRole::kMlpUp) || HasAdapter(TensorRole::kMlpDown)) {
+  if (config_.activation != ActivationKind::kGeluTanh || HasAdapter(TensorRole::kMlpUp) ||
+      HasAdapter(TensorRole::kMlpDown)) {
     const Slice up = Activation("mlp_up", tokens(), f);
     Product(x, TensorRole::kMlpUp, Weight(TensorRole::kMlpUpBias), up, linear, "mlp_up");
-    builder_.Compute(Op::kGelu, kernels::NoAttrs{}, {up, h}, "gelu");
+    builder_.Compute(Op::kGelu, Activates(), {up, h}, "gelu");
     return h;
   }
   linear.epilogue = Epilogue::kGelu;
@@ -193,14 +217,14 @@ Slice Forward::GeluMlp(Slice x) {
 }
 
 // One product for gate and up.
-Slice Forward::SwigluMlp(Slice x) {
+Slice Forward::GatedMlp(Slice x) {
   const int64_t f = config_.intermediate / parallel_.tensor();
   const Slice gate_up = Activation("mlp_gate_up", tokens(), 2 * f);
   Product(x, TensorRole::kMlpGate, Weight(TensorRole::kMlpGateBias), gate_up, Stored(),
           "mlp_gate_up");
   const Slice h = Activation("mlp_swiglu", tokens(), f);
-  builder_.Compute(Op::kSwiglu, kernels::NoAttrs{},
-                   {Columns(gate_up, 0, f), Columns(gate_up, f, f), h}, "swiglu");
+  builder_.Compute(Op::kSwiglu, Activates(), {Columns(gate_up, 0, f), Columns(gate_up, f, f), h},
+                   "swiglu");
   return h;
 }
 

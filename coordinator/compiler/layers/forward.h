@@ -150,13 +150,18 @@ class Forward {
   std::string BeforeSum(const std::string& name) const;
   Slice RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole bias,
                    const std::string& name);
-  Slice Mlp(Slice x);
-  Slice GeluMlp(Slice x);
-  Slice SwigluMlp(Slice x);
+  // x times a number that the config has, in place.
+  void Multiply(Slice x, double by, const std::string& name);
+  // The MLP of x, added to `residual`.
+  Slice Mlp(Slice x, Slice residual);
+  kernels::ActivationAttrs Activates() const;
+  Slice PlainMlp(Slice x);
+  Slice GatedMlp(Slice x);
 
   // forward_attention.cc
   Slice Attention(Slice x);
   Slice QkvProduct(Slice x);
+  Slice HeadsApart(Slice qkv);
   Slice HeadNorms(Slice qkv);
   void Rotate(Slice qk);
   Heads SplitHeads(Slice qk, Slice v) const;

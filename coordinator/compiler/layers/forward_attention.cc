@@ -63,16 +63,26 @@ Slice Forward::QkvProduct(Slice x) {
   const int64_t q = LocalHeads(config_, parallel_) * d;
   const int64_t kv = 2 * LocalKeyHeads(config_, parallel_) * d;
   const Slice qkv = Activation("qkv", tokens(), q + kv);
-  const bool fused = config_.fused_qkv;
+  const bool fused = config_.qkv != QkvKind::kApart;
   const TensorRole weight = fused ? TensorRole::kQkv : TensorRole::kQ;
   const Slice bias = Weight(fused ? TensorRole::kQkvBias : TensorRole::kQBias);
   if (parallel_.tensor_block == 1) {
     Product(x, weight, bias, qkv, Stored(), "qkv");
-    return qkv;
+    return config_.qkv == QkvKind::kByHead ? HeadsApart(qkv) : qkv;
   }
   Product(x, weight, bias, Columns(qkv, 0, q), Stored(), "q");
   Product(x, TensorRole::kK, Weight(TensorRole::kKBias), Columns(qkv, q, kv), Stored(), "kv");
   return qkv;
+}
+
+// [T, heads, 3, d] as the weights lie -> [T, 3, heads, d].
+Slice Forward::HeadsApart(Slice qkv) {
+  const int64_t heads = LocalHeads(config_, parallel_), d = config_.head_dim;
+  const Slice apart = Activation("qkv.apart", tokens(), 3 * heads * d);
+  builder_.Compute(Op::kPermute, kernels::PermuteAttrs{.order = {0, 2, 1, 3}},
+                   {Reshape(qkv, {tokens(), heads, 3, d}), Reshape(apart, {tokens(), 3, heads, d})},
+                   "q, k and v apart");
+  return apart;
 }
 
 // RMSNorm of each head of q and k, into memory of its own: the backward pass needs q and k as they

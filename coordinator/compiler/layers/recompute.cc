@@ -159,7 +159,7 @@ class Repeater {
       node.fetch = it->second;
     }
     if (segment_.recompute == Recompute::kSelective && HasFusedGelu(node)) {
-      node.what = Compute{Op::kGelu, kernels::NoAttrs{}};
+      node.what = Compute{Op::kGelu, kernels::ActivationAttrs{}};
       node.operands = {node.operands[5], node.operands[2]};
     }
     node.text += " again";

@@ -90,7 +90,7 @@ class Partitioner {
       case Way::kVocabulary:
         return {Share(tensor, Range::BY_ROWS, VocabularyRows(config_, parallel_))};
       case Way::kOutputs: {
-        if (config_.fused_qkv && IsFusedQkv(tensor.role)) return FusedQkv(tensor);
+        if (config_.qkv == QkvKind::kFused && IsFusedQkv(tensor.role)) return FusedQkv(tensor);
         const bool columns = is_vector || InputsAreRows(tensor);
         return {Share(tensor, columns ? Range::BY_COLUMNS : Range::BY_ROWS, Outputs(tensor))};
       }

@@ -28,10 +28,13 @@ KEYS = json.loads((HERE.parents[1] / "data" / "config_keys.json").read_text())["
 ROWS, LENGTH, VOCABULARY = 2, 24, 64
 LLAMA = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
          "vocab_size": VOCABULARY, "max_position_embeddings": 64, "head_dim": 8}
+without = lambda base, *keys: {key: value for key, value in base.items() if key not in keys}
 WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY}, "llama": LLAMA,
          "mistral": LLAMA, "qwen2": {**LLAMA, **WINDOW}, "qwen3": {**LLAMA, **WINDOW},
-         "starcoder2": {**LLAMA, "sliding_window": 4}}
+         "starcoder2": {**LLAMA, "sliding_window": 4}, "gemma": LLAMA,
+         "gpt_neox": {**without(LLAMA, "head_dim", "num_key_value_heads"), "num_attention_heads": 2},  # of 16, of which 4 are rotated
+         "stablelm": {**without(LLAMA, "head_dim"), "num_attention_heads": 2, "use_qkv_bias": True}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -71,6 +74,18 @@ CASES = {
     "qwen3": ROPES[:4] + [{"attention_bias": True}, {"head_dim": 16}, {"layer_types": ["full_attention", "full_attention"]}],
     "starcoder2": ROPES[:4] + [{"use_bias": False}, {"sliding_window": None}, {"-": ["sliding_window"]}, {"num_key_value_heads": None},
                                {"hidden_act": "gelu_new"}, {"hidden_act": "gelu"}, {"attention_bias": False}, {"head_dim": 16}],
+    "gpt_neox": [{"rope_scaling": LINEAR}, {"rope_parameters": LINEAR}, {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
+                 {"rotary_pct": 0.5}, {"rotary_pct": 1.0}, {"rotary_pct": 0.5, "rope_parameters": {**PLAIN, "partial_rotary_factor": 0.25}},
+                 {"rotary_pct": 0.5, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {"rotary_emb_base": 500}, {"rope_theta": 500.0},
+                 {"rotary_emb_base": 500, "rope_parameters": PLAIN}, {"rotary_pct": 1.0, "rope_scaling": YARN}, {"use_parallel_residual": False},
+                 {"hidden_act": "gelu_new"}, {"hidden_act": "relu"}, {"hidden_act": "silu"}, {"attention_bias": False}, {"head_dim": 16},
+                 {"num_key_value_heads": 2}, {"tie_word_embeddings": True}, {"partial_rotary_factor": 0.5}],
+    "gemma": ROPES[:4] + [{"hidden_act": "gelu"}, {"hidden_act": "silu"}, {"hidden_act": "gelu_new"}, {"hidden_activation": "gelu"},
+                          {"attention_bias": True}, {"num_key_value_heads": None}, {"head_dim": 16}, {"tie_word_embeddings": False},
+                          {"use_bidirectional_attention": True}],
+    "stablelm": ROPES[:4] + [{"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 1.0}, {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
+                             {"use_qkv_bias": False}, {"qk_layernorm": True}, {"use_parallel_residual": True}, {"hidden_act": "gelu"},
+                             {"num_key_value_heads": None}, {"tie_word_embeddings": True}, {"head_dim": 16}],
 }
 
 
@@ -116,6 +131,8 @@ def loss_of(family, changes):
             made._attn_implementation = "eager"
             model = AutoModelForCausalLM.from_config(made).float().eval()
             for name, parameter in model.named_parameters():
+                if family == "gpt_neox" and name == "lm_head.weight":
+                    name = "embed_out.weight"  # as it is stored
                 parameter.data = torch.from_numpy(fill(name, parameter.numel())).reshape(parameter.shape)
             model.tie_weights()
             tokens = torch.from_numpy((fill("tokens", ROWS * (LENGTH + 1)) * 4096 + 1024).astype(numpy.int64) % VOCABULARY)

@@ -115,22 +115,68 @@ CONFIGS = {
         "embedding_dropout": 0.0,
         "tie_word_embeddings": True,
     },
+    "gpt_neox": {
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 64,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "rotary_pct": 0.25,
+        "rotary_emb_base": 10000,
+        "use_parallel_residual": True,
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+    },
+    "gemma": LLAMA_LIKE | {
+        "model_type": "gemma",
+        "architectures": ["GemmaForCausalLM"],
+        "hidden_size": 24,
+        "head_dim": 16,
+        "hidden_act": "gelu_pytorch_tanh",
+        "pad_token_id": None,
+        "tie_word_embeddings": True,
+    },
+    "stablelm": {key: value for key, value in LLAMA_LIKE.items() if key != "rms_norm_eps"} | {
+        "model_type": "stablelm",
+        "architectures": ["StableLmForCausalLM"],
+        "layer_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.25,
+        "use_qkv_bias": True,
+        "qk_layernorm": False,
+        "use_parallel_residual": False,
+        "hidden_dropout": 0.0,
+        "tie_word_embeddings": False,
+    },
 }
+
+
+def stored(model):
+    """Parameters under the names that a model.safetensors has."""
+    renamed = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
+    return [(renamed.get(name, name), parameter) for name, parameter in model.named_parameters()]
 
 
 def randomize(model, seed):
     """Every parameter away from its special value, so that a forgotten one shows."""
     generator = torch.Generator().manual_seed(seed)
+    is_gemma = model.config.model_type == "gemma"  # embeddings times the root of hidden_size, norms by 1 + weight
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() >= 2:
                 is_table = "embed" in name or "wte" in name or "wpe" in name
-                parameter.copy_(noise * (0.5 if is_table else 1.2 / math.sqrt(parameter.shape[1])))
+                parameter.copy_(noise * ((0.15 if is_gemma else 0.5) if is_table else 1.2 / math.sqrt(parameter.shape[1])))
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.1)
             else:
-                parameter.copy_(1 + noise * 0.1)
+                parameter.copy_((0 if is_gemma else 1) + noise * 0.1)
 
 
 def make_batch(seed):
@@ -196,7 +242,7 @@ def save_model(name, folder, seed):
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder),
                                              attn_implementation="eager", dtype=torch.float32)
     randomize(model, seed)
-    tensors = {n: p.detach().clone().contiguous() for n, p in model.named_parameters()}
+    tensors = {n: p.detach().clone().contiguous() for n, p in stored(model)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -205,10 +251,10 @@ def compute(folder, tokens, targets):
     logits, loss = forward(model, tokens, targets)
     loss.backward()
     tensors = {"logits": logits.detach().clone()}
-    for name, parameter in model.named_parameters():
+    for name, parameter in stored(model):
         tensors[f"grad.{name}"] = parameter.grad.clone()
     losses, norms, rates = train(model, tokens, targets)
-    for name, parameter in model.named_parameters():
+    for name, parameter in stored(model):
         tensors[f"step10.{name}"] = parameter.detach().clone()
     numbers = {"loss": loss.item(), "losses": losses, "grad_norms": norms, "learning_rates": rates,
                "hyperparameters": HYPERPARAMETERS}

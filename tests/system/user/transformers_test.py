@@ -22,7 +22,14 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
             "qwen2": {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True},
             "starcoder2": {key: value for key, value in LLAMA.items() if key != "rms_norm_eps"} |
                           {"model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "sliding_window": 8,
-                           "tie_word_embeddings": True}}
+                           "tie_word_embeddings": True},
+            "gpt_neox": {key: value for key, value in LLAMA.items()
+                         if key not in ("rms_norm_eps", "num_key_value_heads", "head_dim", "rope_theta")} |
+                        {"model_type": "gpt_neox", "hidden_act": "gelu", "tie_word_embeddings": False},
+            "gemma": {**LLAMA, "model_type": "gemma", "hidden_act": "gelu_pytorch_tanh", "head_dim": 16,
+                      "pad_token_id": None, "tie_word_embeddings": True},
+            "stablelm": {key: value for key, value in LLAMA.items() if key not in ("rms_norm_eps", "head_dim")} |
+                        {"model_type": "stablelm", "use_qkv_bias": True, "tie_word_embeddings": False}}
 
 
 class TransformersTest(TerraceTest):

@@ -67,6 +67,13 @@ int64_t BlockFlops(TokenShare share, int64_t step, int64_t window = 0) {
   return Flops(Op::kAttentionBlock, attrs, Operands{x, x, x, x, F32({1, 1, 6})});
 }
 
+TEST(FlopsTest, RotationCountsThePartThatIsRotated) {
+  const Operands whole = {F32({6, 2, 8}), F32({6, 8})}, part = {F32({6, 2, 8}), F32({6, 2})};
+  EXPECT_EQ(Flops(Op::kRope, RopeAttrs{.sequence = 6}, whole), 3 * 6 * 2 * 8);
+  EXPECT_EQ(Flops(Op::kRope, RopeAttrs{.sequence = 6}, part), 3 * 6 * 2 * 2);
+  EXPECT_EQ(BytesMoved(Op::kRope, RopeAttrs{.sequence = 6}, part), 4 * (2 * 6 * 2 * 2 + 6 * 2));
+}
+
 TEST(FlopsTest, ABlockCountsThePairsThatSeeEachOther) {
   constexpr int64_t kPair = 2 * 2 * 8;
   EXPECT_EQ(BlockFlops({}, 0), 21 * kPair);
@@ -136,8 +143,9 @@ TEST(WorkspaceBytesTest, OfSumsOverRowsDoesNotDependOnTheThreads) {
 
 TEST(WorkspaceBytesTest, ElementwiseOpsNeedNone) {
   const TensorShape x = F32({300, 200});
-  EXPECT_EQ(WorkspaceBytes(Op::kGelu, NoAttrs{}, Operands{x, x}, 8), 0);
-  EXPECT_EQ(WorkspaceBytes(Op::kSwiglu, NoAttrs{}, Operands{x, x, x}, 8), 0);
+  EXPECT_EQ(WorkspaceBytes(Op::kGelu, ActivationAttrs{}, Operands{x, x}, 8), 0);
+  EXPECT_EQ(WorkspaceBytes(Op::kSwiglu, ActivationAttrs{Activation::kSilu}, Operands{x, x, x}, 8),
+            0);
 }
 
 }  // namespace

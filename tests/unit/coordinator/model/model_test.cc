@@ -52,6 +52,27 @@ TEST(ModelTest, Starcoder2HasBiasesAndTwoMatricesInTheMlp) {
   EXPECT_EQ(model.config.window[29], 4096);
 }
 
+TEST(ModelTest, GptNeoxHasOneTensorOfQueriesKeysAndValuesAndItsOwnHead) {
+  const Model model = Build("pythia-70m");
+  const Tensor* qkv = model.Find(TensorRole::kQkv, 5);
+  ASSERT_NE(qkv, nullptr);
+  EXPECT_EQ(qkv->name, "gpt_neox.layers.5.attention.query_key_value.weight");
+  EXPECT_EQ(qkv->shape, (std::vector<int64_t>{1536, 512}));
+  EXPECT_EQ(model.Find(TensorRole::kLmHead)->name, "embed_out.weight");
+  EXPECT_EQ(model.config.rope.rotated(), 16);
+  EXPECT_TRUE(model.config.parallel_residual);
+}
+
+// The factor is 1 + weight, so that zero is the usual beginning.
+TEST(ModelTest, GemmasNormsBeginAtZero) {
+  const Model model = Build("gemma-2b");
+  EXPECT_EQ(model.Find(TensorRole::kMlpNorm, 0)->init, Init::kZeros);
+  EXPECT_EQ(model.Find(TensorRole::kFinalNorm)->init, Init::kZeros);
+  EXPECT_EQ(model.Find(TensorRole::kQ, 0)->shape, (std::vector<int64_t>{2048, 2048}));
+  EXPECT_DOUBLE_EQ(model.config.embedding_scale, std::sqrt(2048));
+  EXPECT_EQ(model.tied.at("lm_head.weight"), "model.embed_tokens.weight");
+}
+
 TEST(ModelTest, NamesAreUnique) {
   for (const Preset& preset : Presets()) {
     const Model model = Build(preset.name);

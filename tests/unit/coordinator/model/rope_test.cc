@@ -33,11 +33,11 @@ struct Read {
   std::vector<std::string> problems, remarks;
 };
 
-Read ReadText(const char* text, const RopeInput& input) {
+Read ReadText(const char* text, const RopeInput& input, const RotaryRule& rule = {}) {
   const nlohmann::json json = nlohmann::json::parse(text);
   Read read;
   JsonReader reader(json, "", &read.problems);
-  read.rope = ReadRope(reader, input, &read.problems, &read.remarks);
+  read.rope = ReadRope(reader, input, rule, &read.problems, &read.remarks);
   return read;
 }
 
@@ -177,6 +177,34 @@ TEST(RopePlacesTest, APartialRotaryFactorIsRefusedWhereverItStands) {
   }
   EXPECT_THAT(ReadText(R"({"rope_parameters":{"partial_rotary_factor":1.0}})", kSmall).problems,
               IsEmpty());
+}
+
+// As GPTNeoXConfig: what stands in the section counts before what stands beside it, and that before
+// the family's part.
+TEST(RopePlacesTest, AFamilyThatRotatesAPartReadsIt) {
+  const RotaryRule rule = {
+      .part = 0.25, .part_key = "rotary_pct", .theta_key = "rotary_emb_base", .whole_only = false};
+  const auto rotated = [&](const char* text) {
+    const Read read = ReadText(text, kSmall, rule);
+    EXPECT_THAT(read.problems, IsEmpty()) << text;
+    return read.rope.rotated();
+  };
+  EXPECT_EQ(rotated("{}"), 4);
+  EXPECT_EQ(rotated(R"({"rotary_pct":0.5})"), 8);
+  EXPECT_EQ(rotated(R"({"rotary_pct":1})"), 16);
+  EXPECT_EQ(rotated(R"({"rotary_pct":0.5,"rope_parameters":{"partial_rotary_factor":0.25}})"), 4);
+  const Read read = ReadText(R"({"rotary_pct":0.5,"rotary_emb_base":100})", kSmall, rule);
+  EXPECT_NEAR(read.rope.inverse_frequency[1], std::pow(100, -2.0 / 8), 1e-12);
+}
+
+TEST(RopePlacesTest, APartThatIsNoPairsOfElementsIsRefused) {
+  const RotaryRule rule = {.part = 0.25, .whole_only = false};
+  for (const char* text : {R"({"partial_rotary_factor":0.2})", R"({"partial_rotary_factor":0.1})",
+                           R"({"partial_rotary_factor":0})"}) {
+    EXPECT_THAT(ReadText(text, kSmall, rule).problems,
+                ElementsAre(HasSubstr("a part of the head's 16 elements that is an even number")))
+        << text;
+  }
 }
 
 TEST(RopePlacesTest, OneRopeForEachKindOfLayerIsRefused) {

@@ -70,7 +70,7 @@ class RecomputeTest : public testing::TestWithParam<std::tuple<DType, MatmulPrec
     ASSERT_EQ(
         Launch(Op::kMatmul, attrs, {a.view, b.view, c.view, bias_view, {}, aux.view}, 2).message,
         "");
-    ASSERT_EQ(Launch(Op::kGelu, NoAttrs{}, {aux.view, again.view}, 3).message, "");
+    ASSERT_EQ(Launch(Op::kGelu, ActivationAttrs{}, {aux.view, again.view}, 3).message, "");
     EXPECT_TRUE(again.Rows() == c.Rows());
   }
 };
@@ -121,7 +121,8 @@ TEST(RecomputeNormTest, StridesAndThreadsDoNotShowInTheResult) {
               ? std::vector<TensorView>{x.view, ViewOf(weight), y.view, ViewOf(rstd)}
               : std::vector<TensorView>{x.view, ViewOf(weight), ViewOf(bias),
                                         y.view, ViewOf(mean),   ViewOf(rstd)};
-      const OpAttrs attrs = op == Op::kSwiglu ? OpAttrs(NoAttrs{}) : OpAttrs(NormAttrs{});
+      const OpAttrs attrs =
+          op == Op::kSwiglu ? OpAttrs(ActivationAttrs{Activation::kSilu}) : OpAttrs(NormAttrs{});
       ASSERT_EQ(Launch(op, attrs, operands, threads).message, "");
     };
     for (Op op : {Op::kSwiglu, Op::kRmsNorm, Op::kLayerNorm}) {

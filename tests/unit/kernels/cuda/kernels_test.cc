@@ -98,7 +98,7 @@ TEST(CudaKernelsTest, GeluOfAKeptProductIsGeluOfWhatIsStored) {
         {View(a, DType::kF32, {kM, kK}), View(b, DType::kF32, {kK, kN}),
          View(c, DType::kBF16, {kM, kN}), TensorView(), TensorView(),
          View(aux, DType::kBF16, {kM, kN})});
-  RunOp(Op::kGelu, NoAttrs{},
+  RunOp(Op::kGelu, ActivationAttrs{},
         {View(aux, DType::kBF16, {kM, kN}), View(again, DType::kBF16, {kM, kN})});
   EXPECT_EQ(again, c);
 }

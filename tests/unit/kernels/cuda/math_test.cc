@@ -87,15 +87,38 @@ TEST(MathTest, GeluAndItsSlopeAreExactFromOneEndToTheOther) {
   EXPECT_TRUE(std::isnan(GeluSlope(NAN)));
 }
 
-TEST(MathTest, SwigluOfLargeGatesIsFinite) {
-  EXPECT_EQ(Swiglu(1e30f, 2), 2e30f);
-  EXPECT_EQ(std::abs(Swiglu(-200, 3)) < 1e-30f, true);
-  const SwigluSlopes open = SwigluGradient(1, 100, 3);
-  EXPECT_FLOAT_EQ(open.gate, 3);
-  EXPECT_FLOAT_EQ(open.up, 100);
-  const SwigluSlopes shut = SwigluGradient(1, -100, 3);
-  EXPECT_NEAR(shut.gate, 0, 1e-30);
-  EXPECT_TRUE(std::isnan(Swiglu(NAN, 1)));
+TEST(MathTest, GeluByTheErrorFunctionIsExactFromOneEndToTheOther) {
+  const auto exact = [](double x) { return x / 2 * std::erfc(-x * std::sqrt(0.5)); };
+  for (double x = -40; x <= 40; x += 0.0078125) {
+    const ValueAndSlope both = ErfGelu::Both(static_cast<float>(x));
+    const double slope = (exact(x + 1e-6) - exact(x - 1e-6)) / 2e-6;
+    EXPECT_NEAR(both.value, exact(x), 3e-7 * (1 + std::abs(x))) << x;
+    EXPECT_EQ(both.value, ErfGelu::Value(static_cast<float>(x))) << x;
+    EXPECT_NEAR(both.slope, slope, 2e-6) << x;
+  }
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  EXPECT_EQ(ErfGelu::Value(kLargest), kLargest);
+  EXPECT_EQ(ErfGelu::Both(kLargest).slope, 1);
+  EXPECT_NEAR(ErfGelu::Both(-kLargest).slope, 0, 1e-30);
+  EXPECT_TRUE(std::isnan(ErfGelu::Value(NAN)) && std::isnan(ErfGelu::Both(NAN).slope));
+}
+
+TEST(MathTest, ReluCutsAndPassesNoNumber) {
+  EXPECT_EQ(Relu::Value(2), 2);
+  EXPECT_EQ(Relu::Value(-2), 0);
+  EXPECT_EQ(Relu::Both(2).slope, 1);
+  EXPECT_EQ(Relu::Both(0).slope, 0);
+  EXPECT_TRUE(std::isnan(Relu::Value(NAN)) && std::isnan(Relu::Both(NAN).slope));
+}
+
+TEST(MathTest, SiluOfLargeGatesIsFinite) {
+  EXPECT_EQ(Silu::Value(1e30f), 1e30f);
+  EXPECT_EQ(std::abs(Silu::Value(-200)) < 1e-30f, true);
+  const ValueAndSlope open = Silu::Both(100);
+  EXPECT_FLOAT_EQ(open.slope, 1);
+  EXPECT_FLOAT_EQ(open.value, 100);
+  EXPECT_NEAR(Silu::Both(-100).slope, 0, 1e-30);
+  EXPECT_TRUE(std::isnan(Silu::Value(NAN)));
 }
 
 TEST(MathTest, PositionsAreThoseOfTheShareOfTokens) {

@@ -108,7 +108,8 @@ int AllocationsOfOneRun(bool io_allocates) {
   tiny.Compute(0, Op::kGatherRows, kernels::NoAttrs{},
                {{v1::READ, table}, {v1::READ, tokens}, {v1::WRITE, x}})
       ->add_waits(0);
-  tiny.Compute(2, Op::kGelu, kernels::NoAttrs{}, {{v1::READ, x}, {v1::WRITE, x}})->add_waits(1);
+  tiny.Compute(2, Op::kGelu, kernels::ActivationAttrs{}, {{v1::READ, x}, {v1::WRITE, x}})
+      ->add_waits(1);
   v1::Instruction* product = tiny.Compute(0, Op::kMatmul, kernels::MatmulAttrs{},
                                           {{v1::READ, x}, {v1::READ, w}, {v1::WRITE, y}});
   for (int absent = 0; absent < 3; ++absent) product->add_operands();
