@@ -73,13 +73,13 @@ enum class Op : uint8_t {
   // dbias[d] = (+=) sum over rows of dy[n,d].   dy R, dbias W|U.        AccumulateAttrs
   kBiasGrad,
 
-  // GELU, tanh form (gelu_new), Hendrycks and Gimpel 2016 (arXiv 1606.08415).   x R, y W. In place
-  // allowed.   (no attrs)
+  // y = f(x), by attrs.activation GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415) or another.
+  //   x R, y W. In place allowed.   ActivationAttrs
   kGelu,
-  // dx = dy * gelu'(x).   dy R, x R, dx W. dx may be dy.
+  // dx = dy * f'(x).   dy R, x R, dx W. dx may be dy.   ActivationAttrs
   kGeluGrad,
-  // y = silu(gate) * up, Shazeer 2020 (arXiv 2002.05202).   gate[n,f] R, up[n,f] R, y[n,f] W; rows
-  // may be strided.
+  // y = f(gate) * up, Shazeer 2020 (arXiv 2002.05202).   gate[n,f] R, up[n,f] R, y[n,f] W; rows
+  // may be strided.   ActivationAttrs
   kSwiglu,
   //   dy R, gate R, up R, dgate W, dup W. dgate may be gate's memory, dup may be up's.
   kSwigluGrad,
