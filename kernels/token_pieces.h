@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "kernels/op.h"
 
@@ -58,6 +59,12 @@ inline int64_t PairsUpTo(int64_t length, int64_t most) {
 inline int64_t VisiblePairs(int64_t length, int64_t offset, int64_t window) {
   const int64_t farthest = window == 0 ? length : std::min(window - 1 - offset, length);
   return std::max<int64_t>(0, PairsUpTo(length, farthest) - PairsUpTo(length, -offset - 1));
+}
+
+// The operand that says where documents start (kAttention); null where there is none.
+inline const int32_t* StartsOf(std::span<const TensorView> operands, size_t index) {
+  const bool absent = index >= operands.size() || operands[index].absent();
+  return absent ? nullptr : operands[index].as<const int32_t>();
 }
 
 }  // namespace terrace::kernels

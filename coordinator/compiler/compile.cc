@@ -325,7 +325,8 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
              .forward = {.batch = layout.micro_batch(),
                          .sequence = input.spec->data().sequence_length(),
                          .chunk_bytes = layout.chunk_bytes(),
-                         .dropout_seed = static_cast<uint64_t>(input.spec->train().seed())},
+                         .dropout_seed = static_cast<uint64_t>(input.spec->train().seed()),
+                         .documents = input.spec->data().samples() == "packed"},
              .shape = compiler::ShapeOf(layout)};
   ASSIGN_OR_RETURN(job.forward.precisions, compiler::PrecisionsOf(layout));
   if (shown < layout.micro_batches()) {

@@ -120,6 +120,7 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
   }
   Forward& forward = *forward_;
   forward.SetPlaces(batch.places);
+  forward.SetStarts(batch.starts);
   Flight& flight = FlightOf(micro_batch, chunk);
   Slice x;
   if (layers.first) {

@@ -49,11 +49,13 @@ BatchSlices LoadBatch(const StageContext& context, const ForwardOptions& options
   if (context.HasFirst()) batch.tokens = builder->NewValue("tokens", v1::INPUT, DType::kI32, dims);
   if (context.HasLast()) batch.targets = builder->NewValue("targets", v1::INPUT, DType::kI32, dims);
   if (drops) batch.places = builder->NewValue("places", v1::INPUT, DType::kI32, {dims.front(), 2});
-  if (!batch.tokens.absent() || !batch.targets.absent() || drops) {
-    std::vector<Slice> loaded = {batch.tokens, batch.targets};
-    if (drops) loaded.push_back(batch.places);
-    builder->Input(v1::LOAD_BATCH, std::move(loaded), "load batch");
-  }
+  if (options.documents)
+    batch.starts = builder->NewValue("starts", v1::INPUT, DType::kI32, {dims.front()});
+  std::vector<Slice> loaded = {batch.tokens, batch.targets, batch.places, batch.starts};
+  while (!loaded.empty() && loaded.back().absent()) loaded.pop_back();
+  if (loaded.empty()) return batch;
+  loaded.resize(std::max<size_t>(loaded.size(), 2));
+  builder->Input(v1::LOAD_BATCH, std::move(loaded), "load batch");
   return batch;
 }
 

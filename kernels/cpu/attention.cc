@@ -10,6 +10,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/token_pieces.h"
 
 namespace terrace::kernels::cpu {
 namespace {
@@ -63,7 +64,8 @@ AttentionEngine FindAttentionEngine(MatmulPrecision precision, DType activation)
 Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
                     std::span<const TensorView> operands, const Context& context) {
   if (!(attrs.scale > 0)) return {"attention: attribute scale must be positive"};
-  const AttentionProblem problem(Op::kAttention, attrs, attrs.sequence, operands[0], operands[1]);
+  AttentionProblem problem(Op::kAttention, attrs, attrs.sequence, operands[0], operands[1]);
+  problem.starts = StartsOf(operands, 5);
   if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
     return {"attention: the workspace is smaller than WorkspaceBytes for this thread count"};
   }
@@ -73,7 +75,8 @@ Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
   const int64_t tasks = chunks * problem.batch * problem.kv_heads;
 #pragma omp parallel for schedule(dynamic) num_threads(context.threads)
   for (int64_t i = 0; i < tasks; ++i) {
-    engine.forward(problem, io, TaskAt(problem, chunks, i),
+    const AttentionTask task = TaskAt(problem, chunks, i);
+    engine.forward(problem.OfSequence(task.sequence_index), io, task,
                    Scratch(context.workspace + omp_get_thread_num() * problem.scratch.bytes));
   }
   return {};

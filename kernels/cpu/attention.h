@@ -3,7 +3,8 @@
 //
 // A problem is a piece of queries that looks at a piece of keys of the same length, `offset`
 // positions before it: the whole sequence looking at itself in kAttention, parts of it in
-// kAttentionBlock. Rows are counted from the starts of the pieces.
+// kAttentionBlock. Rows are counted from the starts of the pieces. Where sequences hold several
+// documents, an engine is given the problem of one sequence (OfSequence).
 //
 // attention.cc, attention_grad.cc and attention_block.cc split an op into tasks and run them on
 // threads; an engine (attention_f32.cc on any CPU, attention_tiles.h on those with bf16 arithmetic)
@@ -11,9 +12,11 @@
 // number of threads. Engines keep queries in vector lanes (scores are held transposed, [keys,
 // queries]): softmax then needs no horizontal reductions.
 //
-// Masked scores are a large negative number. That is enough because every query before EndQuery()
-// sees a key of the first block of keys that it is given, so its running maximum is a real score
-// from there on. Engines leave alone the outputs of queries from EndQuery() on.
+// Masked scores are a large negative number, below the running maximum that a query begins with
+// (UnseenScore): their weight is 0, also where no key of a block is seen. Engines leave alone the
+// outputs of queries from EndQuery() on. Of several documents a query before it may see no key of
+// the piece (SeesNone) as well: its outputs are o = 0 and lse = -inf, or stay as they are where
+// they are continued from.
 //
 // Owns nothing. Thread-compatible: one scratch a thread.
 //
@@ -34,6 +37,11 @@ namespace terrace::kernels::cpu {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
+// A masked score: below any other, and times scale * log2(e) still finite.
+inline constexpr float kMaskedScore = -1e30f;
+// Of a query that has seen no key, times scale * log2(e) as maxima are: far above masked scores,
+// below any other.
+constexpr float UnseenScore(float scale) { return kMaskedScore / 2 * scale * kLog2E; }
 
 // The rows that one head of one sequence occupies: row r starts `r * row_stride` elements after
 // `data`.
@@ -56,12 +64,31 @@ struct AttentionProblem {
   int64_t offset = 0;                  // from the first key's position to the first query's; >= 0
   bool add_queries = false;            // o and lse are continued from, dq is added to
   bool add_keys = false;               // dk and dv are added to
+  // By row of the operands, of all sequences; then by query of the piece, of one sequence. Null:
+  // each sequence is one document.
+  const int32_t* starts = nullptr;
+  int64_t key_position = 0;  // of the first key in its sequence
 
   int64_t group() const { return heads / kv_heads; }  // query heads that share one kv head
+  AttentionProblem OfSequence(int64_t sequence_index) const {
+    AttentionProblem one = *this;
+    if (starts != nullptr) one.starts = starts + sequence_index * rows + query_row;
+    return one;
+  }
+  // The first key of the document of a query, or of a padded one's last; below 0: an earlier piece
+  // has it.
+  int64_t DocumentKey(int64_t query) const {
+    return starts[std::min(query, attrs.sequence - 1)] - key_position;
+  }
   // First key that `query` sees; beyond the piece when it sees none.
   int64_t FirstKey(int64_t query) const {
     const int64_t position = query + offset;
-    return attrs.window > 0 && position >= attrs.window ? position - attrs.window + 1 : 0;
+    const int64_t first =
+        attrs.window > 0 && position >= attrs.window ? position - attrs.window + 1 : 0;
+    return starts == nullptr ? first : std::max(first, DocumentKey(query));
+  }
+  bool SeesNone(int64_t query) const {
+    return starts != nullptr && DocumentKey(query) >= attrs.sequence;
   }
   // The key behind the last one that the queries before `end_query` see, a multiple of the padding.
   int64_t EndKey(int64_t end_query) const {

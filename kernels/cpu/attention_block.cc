@@ -21,7 +21,9 @@ class Pairs {
   Pairs(Op op, const AttentionBlockAttrs& attrs, std::span<const TensorView> operands)
       : base_(op, PieceAttrs(attrs), attrs.sequence, operands[0], operands[1]),
         queries_(QueryPieces(attrs)),
-        keys_(KeyPieces(attrs)) {}
+        keys_(KeyPieces(attrs)) {
+    base_.starts = StartsOf(operands, op == Op::kAttentionBlock ? 5 : 9);
+  }
 
   int query_pieces() const { return queries_.count; }
   int key_pieces() const { return keys_.count; }
@@ -31,12 +33,13 @@ class Pairs {
     AttentionProblem pair = base_;
     pair.query_row = queries_.pieces[query_piece].row;
     pair.key_row = keys_.pieces[key_piece].row;
+    pair.key_position = keys_.pieces[key_piece].position;
     pair.offset = queries_.pieces[query_piece].position - keys_.pieces[key_piece].position;
     return pair;
   }
 
  private:
-  const AttentionProblem base_;
+  AttentionProblem base_;
   const TokenPieces queries_, keys_;
 };
 
@@ -70,7 +73,7 @@ void Forward(const AttentionEngine& engine, const Pairs& pairs, int query_piece,
     if (!SeesAnything(pair)) continue;
     pair.add_queries = written;
     if (!written) ClearQueries(pair, io, task, std::max(task.first_query, pair.EndQuery()));
-    engine.forward(pair, io, task, scratch);
+    engine.forward(pair.OfSequence(task.sequence_index), io, task, scratch);
     written = true;
   }
   if (!written) ClearQueries(pairs.At(query_piece, 0), io, task, task.first_query);
@@ -87,7 +90,7 @@ void Backward(const AttentionEngine& engine, const Pairs& pairs, const Attention
       if (!SeesAnything(pair)) continue;
       pair.add_queries = queries_written[i];
       pair.add_keys = keys_written[j];
-      engine.backward(pair, io, task, scratch);
+      engine.backward(pair.OfSequence(task.sequence_index), io, task, scratch);
       queries_written[i] = keys_written[j] = true;
     }
   }

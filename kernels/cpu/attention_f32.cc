@@ -24,8 +24,6 @@ namespace HWY_NAMESPACE {
 namespace attention_f32 {
 namespace {
 
-inline constexpr float kMasked = -1e30f;  // below any score; times scale * log2(e) still finite
-
 // Whether the piece of `keys` keys from `key` and 32 queries from `query` holds pairs that must not
 // see each other.
 bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t keys, int64_t query) {
@@ -41,13 +39,18 @@ HWY_INLINE void ForEachMasked(const AttentionProblem& p, int64_t key, int64_t ke
   // The position beyond any query, padded ones included; positions count from the first key.
   const int64_t reach = p.attrs.sequence + p.offset + kPanel;
   const int64_t window = p.attrs.window > 0 ? std::min(p.attrs.window, reach) : reach;
+  alignas(64) int32_t documents[kPanel] = {};  // the first keys of the queries' documents
+  for (int64_t i = 0; i < kPanel && p.starts != nullptr; ++i)
+    documents[i] = static_cast<int32_t>(p.DocumentKey(query + i));
   for (int64_t lane = 0; lane < kPanel; lane += Lanes()) {
     const auto queries = hn::Iota(di, static_cast<int32_t>(query + p.offset + lane));
+    const auto document = hn::Load(di, documents + lane);
     for (int64_t r = 0; r < keys; ++r) {
       const int64_t row = key + r < p.attrs.sequence ? key + r : reach;  // nobody sees padding
       const auto first = hn::Set(di, static_cast<int32_t>(row));
       const auto last = hn::Set(di, static_cast<int32_t>(row + window));
-      const auto visible = hn::AndNot(hn::Lt(queries, first), hn::Lt(queries, last));
+      const auto seen = hn::AndNot(hn::Lt(queries, first), hn::Lt(queries, last));
+      const auto visible = hn::AndNot(hn::Lt(first, document), seen);
       visit(r * kPanel + lane, hn::RebindMask(kD, visible));
     }
   }
@@ -62,9 +65,9 @@ struct Panel {
   float* sum;      // [32]
 };
 
-void StartPanel(const Panel& panel, int64_t padded) {
+void StartPanel(const Panel& panel, int64_t padded, float scale) {
   std::fill_n(panel.output, padded * kPanel, 0.0f);
-  std::fill_n(panel.maximum, kPanel, kMasked);
+  std::fill_n(panel.maximum, kPanel, UnseenScore(scale));
   std::fill_n(panel.sum, kPanel, 0.0f);
 }
 
@@ -78,7 +81,7 @@ void ResumePanel(const AttentionProblem& p, const Panel& panel, const HeadRows& 
     LoadRow(o, inside ? query + r : 0, inside ? p.head_dim : 0, padded, row);
     for (int64_t i = 0; i < padded; ++i) panel.output[i * kPanel + r] = row[i];
     const bool sees = SeesKeys(lse, query + r, end);
-    panel.maximum[r] = sees ? lse[query + r] * kLog2E : kMasked;
+    panel.maximum[r] = sees ? lse[query + r] * kLog2E : UnseenScore(p.attrs.scale);
     panel.sum[r] = sees ? 1.0f : 0.0f;
   }
 }
@@ -114,9 +117,11 @@ void FinishPanel(const AttentionProblem& p, const Panel& panel, const HeadRows& 
                  int64_t query, int64_t end) {
   float row[256];
   for (int64_t r = 0; r < kPanel && query + r < end; ++r) {
+    if (p.add_queries && p.SeesNone(query + r)) continue;
+    const bool sees = panel.sum[r] > 0;
     for (int64_t i = 0; i < p.head_dim; ++i) row[i] = panel.output[i * kPanel + r];
-    StoreRow(out, query + r, p.head_dim, 1.0f / panel.sum[r], row);
-    lse[query + r] = panel.maximum[r] * kLn2 + std::log(panel.sum[r]);
+    StoreRow(out, query + r, p.head_dim, sees ? 1.0f / panel.sum[r] : 0.0f, row);
+    lse[query + r] = sees ? panel.maximum[r] * kLn2 + std::log(panel.sum[r]) : -INFINITY;
   }
 }
 
@@ -149,7 +154,7 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
       if (p.add_queries) {
         ResumePanel(p, panel, o, lse, query, sequence);
       } else {
-        StartPanel(panel, padded);
+        StartPanel(panel, padded, p.attrs.scale);
       }
       const int64_t end = p.EndKey(query + kPanel);
       for (int64_t key = p.FirstKey(query) / kPanel * kPanel; key < end; key += kKeys) {
@@ -160,7 +165,8 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
         if (masked) {
           ForEachMasked(p, key, n, query, [&](int64_t at, auto visible) HWY_ATTR {
             const V score = hn::Load(kD, panel.scores + at);
-            hn::Store(hn::IfThenElse(visible, score, hn::Set(kD, kMasked)), kD, panel.scores + at);
+            hn::Store(hn::IfThenElse(visible, score, hn::Set(kD, kMaskedScore)), kD,
+                      panel.scores + at);
           });
         }
         Softmax(panel, n, padded, p.attrs.scale);
@@ -240,7 +246,7 @@ void GradPiece(const AttentionProblem& p, const GradHead& h, int64_t key, int64_
   if (NeedsMask(p, key, keys, query)) {
     ForEachMasked(p, key, keys, query, [&](int64_t at, auto visible) HWY_ATTR {
       const V score = hn::Load(kD, h.p + at);
-      hn::Store(hn::IfThenElse(visible, score, hn::Set(kD, kMasked)), kD, h.p + at);
+      hn::Store(hn::IfThenElse(visible, score, hn::Set(kD, kMaskedScore)), kD, h.p + at);
     });
   }
   SoftmaxGrad(h, query, keys, p.attrs.scale);

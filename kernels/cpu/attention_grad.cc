@@ -6,14 +6,15 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/token_pieces.h"
 
 namespace terrace::kernels::cpu {
 
 Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& attrs,
                         std::span<const TensorView> operands, const Context& context) {
   if (!(attrs.scale > 0)) return {"attention_grad: attribute scale must be positive"};
-  const AttentionProblem problem(Op::kAttentionGrad, attrs, attrs.sequence, operands[0],
-                                 operands[1]);
+  AttentionProblem problem(Op::kAttentionGrad, attrs, attrs.sequence, operands[0], operands[1]);
+  problem.starts = StartsOf(operands, 9);
   if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
     return {"attention_grad: the workspace is smaller than WorkspaceBytes for this thread count"};
   }
@@ -33,7 +34,7 @@ Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& att
                              .kv_head = i % problem.kv_heads,
                              .first_query = 0,
                              .end_query = attrs.sequence};
-    engine.backward(problem, io, task,
+    engine.backward(problem.OfSequence(task.sequence_index), io, task,
                     Scratch(context.workspace + omp_get_thread_num() * problem.scratch.bytes));
   }
   return {};

@@ -15,8 +15,6 @@ HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512
 namespace terrace::kernels::cpu {
 namespace {
 
-inline constexpr float kMasked = -1e30f;  // below any score; times scale * log2(e) still finite
-
 // True when 32 keys from `key` and 32 queries from `query` hold pairs that must not see each other.
 inline bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t query) {
   return key + kUnit - 1 > query + p.offset || key < p.FirstKey(query + kUnit - 1) ||
@@ -29,18 +27,25 @@ inline void MaskPiece(const AttentionProblem& p, int64_t key, int64_t query, con
   const __m512i iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i limit =
       _mm512_set1_epi32(static_cast<int32_t>(std::min<int64_t>(window, INT32_MAX)));
+  alignas(64) int32_t documents[kUnit] = {};  // the first keys of the queries' documents
+  for (int64_t i = 0; i < kUnit && p.starts != nullptr; ++i)
+    documents[i] = static_cast<int32_t>(p.DocumentKey(query + i));
   for (int64_t tile = 0; tile < 4; ++tile) {
     float* at = scores.At(tile / 2, tile % 2);
+    const __m512i document = _mm512_load_si512(documents + tile % 2 * kTile);
     for (int64_t r = 0; r < kTile; ++r) {
       // How far the query is behind the key: 0 is itself, below 0 in its past.
       const int64_t row = key + tile / 2 * kTile + r;
       const int64_t behind = query + p.offset + tile % 2 * kTile - row;
       const __m512i distance = _mm512_add_epi32(iota, _mm512_set1_epi32(static_cast<int>(behind)));
       const __mmask16 inside = row < p.attrs.sequence ? 0xffff : 0;  // not padding
-      const __mmask16 visible = inside & _mm512_cmpge_epi32_mask(distance, _mm512_setzero_si512()) &
-                                _mm512_cmplt_epi32_mask(distance, limit);
+      const __mmask16 visible =
+          inside & _mm512_cmpge_epi32_mask(distance, _mm512_setzero_si512()) &
+          _mm512_cmplt_epi32_mask(distance, limit) &
+          _mm512_cmple_epi32_mask(document, _mm512_set1_epi32(static_cast<int>(row)));
       const __m512 score = _mm512_load_ps(at + r * kTile);
-      _mm512_store_ps(at + r * kTile, _mm512_mask_mov_ps(_mm512_set1_ps(kMasked), visible, score));
+      _mm512_store_ps(at + r * kTile,
+                      _mm512_mask_mov_ps(_mm512_set1_ps(kMaskedScore), visible, score));
     }
   }
 }

@@ -32,7 +32,7 @@ struct Panel {
 
 __m512 Top(const Sums& scores, int64_t keys, int64_t column) {
   __m512 top[4];
-  std::fill_n(top, 4, _mm512_set1_ps(kMasked));
+  std::fill_n(top, 4, _mm512_set1_ps(kMaskedScore));
   for (int64_t tile = 0; tile < keys / kTile; ++tile) {
     const float* at = scores.At(tile, column);
     for (int64_t r = 0; r < kTile; ++r) {
@@ -91,9 +91,9 @@ void Softmax(const Panel<kParts>& panel, int64_t keys, int64_t padded, float sca
 }
 
 template <int kParts>
-void StartPanel(const Panel<kParts>& panel, int64_t padded) {
+void StartPanel(const Panel<kParts>& panel, int64_t padded, float scale) {
   std::fill_n(panel.output.data, padded * kUnit, 0.0f);
-  std::fill_n(panel.maximum, kUnit, kMasked);
+  std::fill_n(panel.maximum, kUnit, UnseenScore(scale));
   std::fill_n(panel.sum, kUnit, 0.0f);
 }
 
@@ -114,7 +114,7 @@ void ResumePanel(const AttentionProblem& p, const Panel<kParts>& panel, const He
   }
   for (int64_t r = 0; r < kUnit; ++r) {
     const bool sees = SeesKeys(lse, query + r, end);
-    panel.maximum[r] = sees ? lse[query + r] * kLog2E : kMasked;
+    panel.maximum[r] = sees ? lse[query + r] * kLog2E : UnseenScore(p.attrs.scale);
     panel.sum[r] = sees ? 1.0f : 0.0f;
   }
 }
@@ -124,8 +124,11 @@ void FinishPanel(const AttentionProblem& p, const Panel<kParts>& panel, const He
                  float* lse, int64_t query, int64_t end) {
   alignas(64) float factor[kUnit];
   for (int64_t r = 0; r < kUnit; ++r) {
-    factor[r] = 1.0f / panel.sum[r];
-    if (query + r < end) lse[query + r] = panel.maximum[r] * kLn2 + std::log(panel.sum[r]);
+    // Of a query that is continued from and sees none the sum is 1, or 0 as o is.
+    const bool sees = panel.sum[r] > 0;
+    factor[r] = sees ? 1.0f / panel.sum[r] : 0.0f;
+    if (query + r >= end || (p.add_queries && p.SeesNone(query + r))) continue;
+    lse[query + r] = sees ? panel.maximum[r] * kLn2 + std::log(panel.sum[r]) : -INFINITY;
   }
   StoreTransposed(out, panel.output, query, end, p.head_dim, factor, /*add=*/false);
 }
@@ -183,7 +186,7 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
       if (p.add_queries) {
         ResumePanel<kParts>(p, panel, o, lse, query, end);
       } else {
-        StartPanel<kParts>(panel, padded);
+        StartPanel<kParts>(panel, padded, p.attrs.scale);
       }
       const int64_t last = p.EndKey(query + kUnit);
       for (int64_t key = p.FirstKey(query) / kUnit * kUnit; key < last; key += kKeyBlock) {

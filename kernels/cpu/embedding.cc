@@ -19,6 +19,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_index.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/token_pieces.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
@@ -107,6 +108,24 @@ class TableRows {
   int64_t first_, rows_;
 };
 
+// Where among the positions of its document a row is; of the sequence where it holds one document.
+class RowPositions {
+ public:
+  RowPositions(const EmbeddingAttrs& attrs, const int32_t* starts)
+      : share_(attrs.context), sequence_(attrs.sequence), starts_(starts) {}
+  // -1 where starts say what none can.
+  int64_t At(int64_t row) const {
+    const int64_t position = share_.Position(row, sequence_);
+    if (starts_ == nullptr) return position;
+    return starts_[row] >= 0 && starts_[row] <= position ? position - starts_[row] : -1;
+  }
+
+ private:
+  const TokenShare share_;
+  const int64_t sequence_;
+  const int32_t* const starts_;
+};
+
 // A part of a table does not say how many rows the whole has: then only negative tokens are wrong.
 Status CheckTokens(const char* what, const EmbeddingAttrs& attrs, const TensorView& tokens,
                    const TensorView& table) {
@@ -126,13 +145,13 @@ Status Embedding(const OpAttrs& attrs, std::span<const TensorView> operands,
   Status status = CheckTokens("embedding: token", embedding, tokens, table);
   if (!status.ok()) return status;
   const TableRows rows(embedding, tokens);
+  const RowPositions row_positions(embedding, StartsOf(operands, 4));
   const int64_t columns = table.size[1];
   const bool adds_positions = !positions.absent() && embedding.shard == 0;
   ParallelFor(x.rows(), columns, context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t at = rows.At(row);
-      const int64_t position =
-          adds_positions ? embedding.context.Position(row, embedding.sequence) : -1;
+      const int64_t position = adds_positions ? row_positions.At(row) : -1;
       HWY_DYNAMIC_DISPATCH(EmbedRow)
       (RowOf(table, at), RowOf(positions, position), x.dtype, columns, Address(x, row, 0));
     }
@@ -205,8 +224,8 @@ Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
     add_to(dtable, [&rows](int64_t row) { return rows.At(row); });
   }
   if (operands[3].absent()) return {};
-  add_to(operands[3],
-         [&embedding](int64_t row) { return embedding.context.Position(row, embedding.sequence); });
+  const RowPositions positions(embedding, StartsOf(operands, 4));
+  add_to(operands[3], [&positions](int64_t row) { return positions.At(row); });
   return {};
 }
 

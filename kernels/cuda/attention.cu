@@ -82,8 +82,10 @@ bool AllowsWideHeads(const TensorView& view, DType type) {
 
 AttentionArguments ForwardArguments(const AttentionShape& shape, MatmulPrecision precision,
                                     std::span<const TensorView> operands) {
+  constexpr size_t kStarts = 5;
   AttentionArguments a = {};
   a.shape = shape;
+  a.shape.starts = StartsOf(operands, kStarts);
   a.q = OperandOf(operands[0]);
   a.k = OperandOf(operands[1]);
   a.v = OperandOf(operands[2]);
@@ -97,7 +99,9 @@ AttentionArguments ForwardArguments(const AttentionShape& shape, MatmulPrecision
 
 AttentionArguments GradArguments(const AttentionShape& shape, MatmulPrecision precision,
                                  std::span<const TensorView> operands, const Context& context) {
-  AttentionArguments a = ForwardArguments(shape, precision, operands);
+  constexpr size_t kOfForward = 5, kStarts = 9;
+  AttentionArguments a = ForwardArguments(shape, precision, operands.first(kOfForward));
+  a.shape.starts = StartsOf(operands, kStarts);
   a.d_o = OperandOf(operands[5]);
   a.dq = OperandOf(operands[6]);
   a.dk = OperandOf(operands[7]);
@@ -116,6 +120,7 @@ AttentionPath PathOf(MatmulPrecision precision, const AttentionArguments& a,
   return ChooseAttention({.precision = precision,
                           .head_dim = a.shape.head_dim,
                           .scale = a.shape.scale,
+                          .documents = a.shape.starts != nullptr,
                           .wide = a.wide,
                           .longest_stride_bytes = longest,
                           .wgmma = context.wgmma_attention});
@@ -184,6 +189,7 @@ class Pairs {
     pair.length = queries_.length;
     pair.query_row = queries_.pieces[query_piece].row;
     pair.key_row = keys_.pieces[key_piece].row;
+    pair.key_position = keys_.pieces[key_piece].position;
     pair.offset = queries_.pieces[query_piece].position - keys_.pieces[key_piece].position;
     return pair;
   }
@@ -263,7 +269,7 @@ Status AttentionBlock(const OpAttrs& attrs, std::span<const TensorView> operands
   const auto& block = std::get<AttentionBlockAttrs>(attrs);
   const AttentionShape shape = ShapeOf(operands, block.sequence, block.window, block.scale);
   const AttentionArguments a = ForwardArguments(shape, block.precision, operands);
-  const Pairs pairs(block, shape);
+  const Pairs pairs(block, a.shape);
   Status status;
   for (int i = 0; i < pairs.query_pieces() && status.ok(); ++i) {
     status = ForwardPiece(pairs, i, block, a, context);
@@ -277,7 +283,7 @@ Status AttentionBlockGrad(const OpAttrs& attrs, std::span<const TensorView> oper
   const AttentionShape shape = ShapeOf(operands, block.sequence, block.window, block.scale);
   const AttentionArguments a = GradArguments(shape, block.precision, operands, context);
   Status status = Delta(a, context);
-  return status.ok() ? BackwardPairs(Pairs(block, shape), block, a, context) : status;
+  return status.ok() ? BackwardPairs(Pairs(block, a.shape), block, a, context) : status;
 }
 
 }  // namespace terrace::kernels::cuda

@@ -4,7 +4,8 @@
 // A problem is a piece of `length` queries and a piece of as many keys of each sequence, the
 // queries `offset` positions behind the keys: the whole sequence looking at itself in kAttention,
 // pairs of pieces in kAttentionBlock. Rows are counted from the starts of the pieces. Query i sees
-// key j where i + offset - window < j <= i + offset.
+// key j where i + offset - window < j <= i + offset, and, where sequences hold several documents,
+// j lies in the document of i: kernels ask the shape of one sequence (OfSequence) for that.
 //
 // Compiles as host code too, so that the ranges are tested without a GPU. Thread-safe: no state.
 //
@@ -48,28 +49,57 @@ struct AttentionShape {
   float scale;
   bool add_queries;  // o and lse are continued from; dq is added to
   bool add_keys;     // dk and dv are added to
+  // Where documents start, not falling: by row of the operands, then by query of the piece of one
+  // sequence. Null: each sequence is one document.
+  const int32_t* starts = nullptr;
+  int64_t key_position = 0;  // of the first key in its sequence
 
+  TERRACE_HOST_DEVICE AttentionShape OfSequence(int64_t sequence) const {
+    AttentionShape one = *this;
+    if (starts != nullptr) one.starts = starts + sequence * rows + query_row;
+    return one;
+  }
+  // The first key of the document of a query; below 0: an earlier piece has it.
+  TERRACE_HOST_DEVICE int64_t DocumentKey(int64_t query) const {
+    return starts == nullptr ? 0 : starts[query] - key_position;
+  }
   TERRACE_HOST_DEVICE bool Sees(int64_t query, int64_t key) const {
     const int64_t behind = query + offset - key;
-    return behind >= 0 && (window == 0 || behind < window) && query < length && key < length;
+    return behind >= 0 && (window == 0 || behind < window) && query < length && key < length &&
+           key >= DocumentKey(query);
   }
   // Whether all of the queries [first, end) see all of the keys [key, key_end): no pair of them has
   // to be asked for.
   TERRACE_HOST_DEVICE bool SeesAll(int64_t first, int64_t end, int64_t key, int64_t key_end) const {
     return end <= length && key_end <= length && key_end - 1 <= first + offset &&
-           (window == 0 || end - 1 + offset - key < window);
+           (window == 0 || end - 1 + offset - key < window) && key >= DocumentKey(end - 1);
   }
-  // The keys that some of the queries [first, end) see.
+  // The keys that some of the queries [first, end) see. REQUIRES: first < length.
   TERRACE_HOST_DEVICE RowRange KeysOf(int64_t first, int64_t end) const {
     const int64_t farthest = window == 0 ? 0 : first + offset - window + 1;
+    const int64_t document = DocumentKey(first);
+    const int64_t begin = farthest > document ? farthest : document;
     const int64_t last = end + offset < length ? end + offset : length;
-    return {farthest > 0 ? farthest : 0, last};
+    return {begin > 0 ? begin : 0, last};
   }
   // The queries that see some of the keys [first, end).
   TERRACE_HOST_DEVICE RowRange QueriesOf(int64_t first, int64_t end) const {
     const int64_t begin = first - offset > 0 ? first - offset : 0;
-    const int64_t last = window == 0 ? length : end - offset + window - 1;
-    return {begin, last < length ? last : length};
+    int64_t last = window == 0 ? length : end - offset + window - 1;
+    if (last > length) last = length;
+    return {begin, starts == nullptr ? last : DocumentEnd(begin, last, end - 1)};
+  }
+  // Behind the last of the queries [begin, end) whose document starts no later than the key.
+  TERRACE_HOST_DEVICE int64_t DocumentEnd(int64_t begin, int64_t end, int64_t key) const {
+    while (begin < end) {
+      const int64_t middle = begin + (end - begin) / 2;
+      if (DocumentKey(middle) <= key) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return begin;
   }
   // The keys of the tile of `count` from `tile` on that the query sees.
   TERRACE_HOST_DEVICE TileRange KeysInTile(int64_t query, int64_t tile, int count) const {

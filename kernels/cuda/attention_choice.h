@@ -19,6 +19,7 @@ struct AttentionFacts {
   MatmulPrecision precision = MatmulPrecision::kF32;
   int64_t head_dim = 0;
   float scale = 0;
+  bool documents = false;  // sequences hold several
   // Those read by tiles are of the products' type with rows of whole, aligned 16 bytes.
   bool wide = false;
   int64_t longest_stride_bytes = 0;  // from one sequence to the next

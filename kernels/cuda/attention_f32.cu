@@ -18,7 +18,7 @@ template <int kChunks>
 __device__ void StartQuery(const AttentionArguments& a, const AttentionTask& task, int64_t query,
                            QueryState<kChunks>* state) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
   state->top = -INFINITY;
   state->sum = 0;
   const bool continues = s.add_queries && query < s.length;
@@ -68,7 +68,7 @@ template <int kChunks>
 __device__ void FinishQuery(const AttentionArguments& a, const AttentionTask& task, int64_t query,
                             const QueryState<kChunks>& state) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
   if (query >= s.length) return;
   const RowRange keys = s.KeysOf(query, query + 1);
   if (s.add_queries && keys.begin >= keys.end) return;  // as it was, to the bit
@@ -86,7 +86,7 @@ __device__ void FinishQuery(const AttentionArguments& a, const AttentionTask& ta
 
 template <int kChunks>
 __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) {
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_row = static_cast<int>(threadIdx.x) / kWarp * kRowsEach;
   const int64_t d = s.head_dim, kv_head = task.head / s.group();

@@ -49,7 +49,7 @@ __device__ void StoreRow(const Operand& to, int64_t row, int64_t column, int64_t
 
 template <int kChunks>
 __device__ void QueryTask(const AttentionArguments& a, const AttentionTask& task) {
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_row = static_cast<int>(threadIdx.x) / kWarp * kRowsEach;
   const int64_t d = s.head_dim, kv_head = task.head / s.group();
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kF32Threads) QueryGradKernel(AttentionArgument
 // The keys of one kv head: all query heads that share it, in order.
 template <int kChunks>
 __device__ void KeyTask(const AttentionArguments& a, const AttentionTask& task) {
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_row = static_cast<int>(threadIdx.x) / kWarp * kRowsEach;
   const int64_t d = s.head_dim, column = task.head * d;

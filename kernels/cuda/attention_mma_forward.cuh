@@ -59,7 +59,7 @@ template <int kDim>
 __device__ void FinishRows(const AttentionArguments& a, const AttentionTask& task, int64_t first,
                            Rows<kDim>* rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float sum = RowReduce(rows->sum[h], Plus());
@@ -86,7 +86,7 @@ __device__ void FinishRows(const AttentionArguments& a, const AttentionTask& tas
 
 template <typename T, int kDim>
 __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) {
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16;
   constexpr int kStride = TileStride(kDim);
   BF16* memory = reinterpret_cast<BF16*>(DynamicShared());

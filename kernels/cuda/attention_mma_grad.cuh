@@ -52,7 +52,7 @@ __device__ void SlopesOfQueries(const AttentionShape& s, int64_t first, int64_t 
 
 template <typename T, int kDim>
 __device__ void QueryTask(const AttentionArguments& a, const AttentionTask& task) {
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int g = static_cast<int>(threadIdx.x) % kWarp / 4;
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16;
   constexpr int kStride = TileStride(kDim);
@@ -161,7 +161,7 @@ struct QueryTile {
 // The keys of one kv head: all query heads that share it, in order.
 template <typename T, int kDim>
 __device__ void KeyTask(const AttentionArguments& a, const AttentionTask& task) {
-  const AttentionShape& s = a.shape;
+  const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16;
   constexpr int kStride = TileStride(kDim);
   __shared__ Statistics statistics[2 * kMmaQueries];

@@ -7,6 +7,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.h"
+#include "kernels/token_pieces.h"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -30,6 +31,19 @@ Table TableOf(const EmbeddingAttrs& attrs, const TensorView& table) {
   return {attrs.shard * attrs.shard_rows, attrs.shard_rows, true};
 }
 
+// Where among the positions of its document a row is; of the sequence where it holds one document.
+struct RowPositions {
+  Positions share;
+  const int32_t* starts;  // or null
+
+  // -1 where starts say what none can.
+  __device__ int64_t Of(int64_t row) const {
+    const int64_t position = share.Of(row);
+    if (starts == nullptr) return position;
+    return starts[row] >= 0 && starts[row] <= position ? position - starts[row] : -1;
+  }
+};
+
 struct EmbeddingArguments {
   const int32_t* tokens;
   Operand table;
@@ -37,7 +51,7 @@ struct EmbeddingArguments {
   Operand x;
   int64_t rows, columns;
   Table shard;
-  Positions share;
+  RowPositions row_positions;
   Fault* faults;
 };
 
@@ -46,7 +60,7 @@ __global__ void EmbeddingKernel(EmbeddingArguments a) {
     const int32_t token = a.tokens[row];
     if (threadIdx.x == 0 && a.shard.IsFault(token)) NoteFault(a.faults, Op::kEmbedding, row);
     const int64_t at = a.shard.Row(token);
-    const int64_t position = a.positions.data == nullptr ? -1 : a.share.Of(row);
+    const int64_t position = a.positions.data == nullptr ? -1 : a.row_positions.Of(row);
     for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
       float sum = at >= 0 ? a.table.Load(at, c) : 0.0f;
       if (position >= 0) sum += a.positions.Load(position, c);
@@ -67,19 +81,57 @@ struct EmbeddingGradArguments {
   Operand dpositions;  // or none
   int64_t rows, columns;
   Table shard;
-  Positions share;
+  RowPositions row_positions;
   Fault* faults;
 };
 
-// Which of the tokens [base, base + kScanThreads) below `end` are `token`: a bit each, in order.
-__device__ void FindToken(const int32_t* tokens, int64_t base, int64_t end, int32_t token,
-                          uint32_t* found) {
+// Which of the rows [base, base + kScanThreads) below `end` are wanted: a bit each, in order.
+template <typename Wanted>
+__device__ void FindRows(int64_t base, int64_t end, const Wanted& wanted, uint32_t* found) {
   const int64_t at = base + threadIdx.x;
-  const bool same = at < end && tokens[at] == token;
+  const bool same = at < end && wanted(at);
   const uint32_t bits = __ballot_sync(0xffffffffu, same);
   __syncthreads();  // the bits of the call before have been read
   if (threadIdx.x % kWarp == 0) found[threadIdx.x / kWarp] = bits;
   __syncthreads();
+}
+
+__device__ void FindToken(const int32_t* tokens, int64_t base, int64_t end, int32_t token,
+                          uint32_t* found) {
+  FindRows(base, end, [tokens, token](int64_t at) { return tokens[at] == token; }, found);
+}
+
+// Adds the columns of dx that a thread has, of the rows that are found from `base` on.
+__device__ void AddFound(const EmbeddingGradArguments& a, int64_t base, const uint32_t* found,
+                         int64_t first_column, float* sums) {
+  for (int w = 0; w < kScanWarps; ++w) {
+    for (uint32_t bits = found[w]; bits != 0; bits &= bits - 1) {
+      const int64_t from = base + w * kWarp + __ffs(static_cast<int>(bits)) - 1;
+#pragma unroll
+      for (int i = 0; i < kColumnsEach; ++i) {
+        const int64_t c = first_column + i * kScanThreads + threadIdx.x;
+        if (c < a.columns) sums[i] += a.dx.Load(from, c);
+      }
+    }
+  }
+}
+
+__device__ void LoadSums(const Operand& table, int64_t at, int64_t columns, int64_t first_column,
+                         float* sums) {
+#pragma unroll
+  for (int i = 0; i < kColumnsEach; ++i) {
+    const int64_t c = first_column + i * kScanThreads + threadIdx.x;
+    sums[i] = c < columns ? table.Load(at, c) : 0.0f;
+  }
+}
+
+__device__ void StoreSums(const Operand& table, int64_t at, int64_t columns, int64_t first_column,
+                          const float* sums) {
+#pragma unroll
+  for (int i = 0; i < kColumnsEach; ++i) {
+    const int64_t c = first_column + i * kScanThreads + threadIdx.x;
+    if (c < columns) table.Store(at, c, sums[i]);
+  }
 }
 
 __device__ bool AppearsBefore(const EmbeddingGradArguments& a, int64_t row, uint32_t* found) {
@@ -106,43 +158,44 @@ __global__ void __launch_bounds__(kScanThreads) TokenGradKernel(EmbeddingGradArg
     const int64_t at = a.shard.Row(token);
     if (at < 0 || AppearsBefore(a, row, found)) continue;
     float sums[kColumnsEach];
-#pragma unroll
-    for (int i = 0; i < kColumnsEach; ++i) {
-      const int64_t c = first_column + i * kScanThreads + threadIdx.x;
-      sums[i] = c < a.columns ? a.dtable.Load(at, c) : 0.0f;
-    }
+    LoadSums(a.dtable, at, a.columns, first_column, sums);
     for (int64_t base = row; base < a.rows; base += kScanThreads) {
       FindToken(a.tokens, base, a.rows, token, found);
-      for (int w = 0; w < kScanWarps; ++w) {
-        for (uint32_t bits = found[w]; bits != 0; bits &= bits - 1) {
-          const int64_t from = base + w * kWarp + __ffs(static_cast<int>(bits)) - 1;
-#pragma unroll
-          for (int i = 0; i < kColumnsEach; ++i) {
-            const int64_t c = first_column + i * kScanThreads + threadIdx.x;
-            if (c < a.columns) sums[i] += a.dx.Load(from, c);
-          }
-        }
-      }
+      AddFound(a, base, found, first_column, sums);
     }
-#pragma unroll
-    for (int i = 0; i < kColumnsEach; ++i) {
-      const int64_t c = first_column + i * kScanThreads + threadIdx.x;
-      if (c < a.columns) a.dtable.Store(at, c, sums[i]);
-    }
+    StoreSums(a.dtable, at, a.columns, first_column, sums);
   }
 }
 
 // One block a position that this rank holds: the same place of every sequence, in order.
 __global__ void PositionGradKernel(EmbeddingGradArguments a) {
-  const int64_t sequence = a.share.sequence;
+  const int64_t sequence = a.row_positions.share.sequence;
   for (int64_t i = blockIdx.x; i < sequence; i += gridDim.x) {
     if (i >= a.rows) continue;
-    const int64_t at = a.share.Of(i);
+    const int64_t at = a.row_positions.share.Of(i);
     for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
       float sum = a.dpositions.Load(at, c);
       for (int64_t row = i; row < a.rows; row += sequence) sum += a.dx.Load(row, c);
       a.dpositions.Store(at, c, sum);
     }
+  }
+}
+
+// The same where sequences hold several documents: one block for each position and piece of
+// columns, and all rows whose place in their document it is, in order. They may be anywhere.
+__global__ void __launch_bounds__(kScanThreads)
+    DocumentPositionGradKernel(EmbeddingGradArguments a, int64_t positions) {
+  __shared__ uint32_t found[kScanWarps];
+  const int64_t first_column = blockIdx.y * kScanColumns;
+  for (int64_t at = blockIdx.x; at < positions; at += gridDim.x) {
+    float sums[kColumnsEach];
+    LoadSums(a.dpositions, at, a.columns, first_column, sums);
+    for (int64_t base = 0; base < a.rows; base += kScanThreads) {
+      FindRows(
+          base, a.rows, [&a, at](int64_t row) { return a.row_positions.Of(row) == at; }, found);
+      AddFound(a, base, found, first_column, sums);
+    }
+    StoreSums(a.dpositions, at, a.columns, first_column, sums);
   }
 }
 
@@ -161,7 +214,7 @@ Status Embedding(const OpAttrs& attrs, std::span<const TensorView> operands,
       .rows = operands[0].rows(),
       .columns = operands[1].size[1],
       .shard = TableOf(embedding, operands[1]),
-      .share = PositionsOf(embedding.context, embedding.sequence),
+      .row_positions = {PositionsOf(embedding.context, embedding.sequence), StartsOf(operands, 4)},
       .faults = context.faults};
   return Launch("embedding", EmbeddingKernel, RowShape(arguments.rows, arguments.columns), context,
                 arguments);
@@ -180,7 +233,7 @@ Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
       .rows = operands[0].rows(),
       .columns = operands[1].size[1],
       .shard = dtable.absent() ? Table{} : TableOf(embedding, dtable),
-      .share = PositionsOf(embedding.context, embedding.sequence),
+      .row_positions = {PositionsOf(embedding.context, embedding.sequence), StartsOf(operands, 4)},
       .faults = context.faults};
   const int64_t pieces = DivideUp(arguments.columns, kScanColumns);
   if (pieces > kMaxGridY) return {"embedding_grad: rows of more than 67 M columns"};
@@ -191,6 +244,15 @@ Status EmbeddingGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
   if (!dtable.absent())
     status = Launch("embedding_grad", TokenGradKernel, shape, context, arguments);
   if (!status.ok() || dpositions.absent()) return status;
+  if (arguments.row_positions.starts != nullptr) {
+    // No document is longer than a sequence.
+    const int64_t positions = embedding.sequence * embedding.context.ranks;
+    LaunchShape of_positions = RowShape(positions, arguments.columns);
+    of_positions.threads = kScanThreads;
+    of_positions.grid_y = pieces;
+    return Launch("embedding_grad", DocumentPositionGradKernel, of_positions, context, arguments,
+                  positions);
+  }
   return Launch("embedding_grad", PositionGradKernel,
                 RowShape(embedding.sequence, arguments.columns), context, arguments);
 }

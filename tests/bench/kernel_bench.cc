@@ -142,8 +142,8 @@ std::vector<Work> ActivationOps(DType act, int threads) {
     return OpWork(std::string(Name(op)) + type, op, std::move(attrs), shapes, threads);
   };
   return {
-      work(Op::kEmbedding, EmbeddingAttrs{256}, {tokens, table, positions, x}),
-      work(Op::kEmbeddingGrad, EmbeddingAttrs{256}, {tokens, x, table, positions}),
+      work(Op::kEmbedding, EmbeddingAttrs{256}, {tokens, table, positions, x, TensorShape()}),
+      work(Op::kEmbeddingGrad, EmbeddingAttrs{256}, {tokens, x, table, positions, TensorShape()}),
       work(Op::kLayerNorm, NormAttrs{}, {x, weight, weight, x, statistic, statistic}),
       work(Op::kLayerNormGrad, NormAttrs{},
            {x, x, weight, statistic, statistic, x, x, weight, weight}),

@@ -23,21 +23,26 @@ struct Halves {
 const Halves kBF16 = {"", DType::kBF16, MatmulPrecision::kBF16};
 const Halves kF16 = {"_f16", DType::kF16, MatmulPrecision::kF16};
 
-std::vector<TensorShape> OperandsOf(const Shape& s, const Halves& halves, DType output) {
+std::vector<TensorShape> OperandsOf(const Shape& s, const Halves& halves, DType output,
+                                    bool documents) {
   const Form form = {s.name, halves.type, s.gap};
   const TensorShape q = form.Act({s.batch * s.sequence, s.heads, s.head_dim});
   const TensorShape k = form.Act({s.batch * s.sequence, s.kv_heads, s.head_dim});
-  return {q, k, k, form.Of(output, {s.batch * s.sequence, s.heads, s.head_dim}),
-          Dense(kF32, {s.batch, s.heads, s.sequence})};
+  return {q,
+          k,
+          k,
+          form.Of(output, {s.batch * s.sequence, s.heads, s.head_dim}),
+          Dense(kF32, {s.batch, s.heads, s.sequence}),
+          documents ? Dense(DType::kI32, {s.batch * s.sequence}) : TensorShape()};
 }
 
-void AddWhole(const Shape& s, const Halves& halves, CaseList* list) {
-  list->Add(Op::kAttention, s.name + halves.suffix,
+void AddWhole(const Shape& s, const Halves& halves, bool documents, CaseList* list) {
+  list->Add(Op::kAttention, s.name + (documents ? "_documents" : "") + halves.suffix,
             AttentionAttrs{.sequence = s.sequence,
                            .window = s.window,
                            .scale = 0.125f,
                            .precision = halves.precision},
-            OperandsOf(s, halves, halves.type));
+            OperandsOf(s, halves, halves.type, documents));
 }
 
 }  // namespace
@@ -47,8 +52,11 @@ void AddTiledAttention(CaseList* list) {
       {"tiled_64", 1, 405, 2, 1, 64, 0, 0},   {"tiled_64_window", 2, 330, 1, 1, 64, 131, 8},
       {"tiled_72", 1, 140, 1, 1, 72, 0, 8},   {"tiled_96", 1, 290, 2, 2, 96, 0, 0},
       {"tiled_128", 1, 390, 2, 1, 128, 0, 8}, {"tiled_128_window", 1, 275, 1, 1, 128, 60, 0}};
-  for (const Shape& s : whole) AddWhole(s, kBF16, list);
-  for (const int of_each_width : {1, 3, 4}) AddWhole(whole[of_each_width], kF16, list);
+  for (const Shape& s : whole) {
+    for (const bool documents : {false, true}) AddWhole(s, kBF16, documents, list);
+  }
+  for (const int of_each_width : {1, 3, 4}) AddWhole(whole[of_each_width], kF16, false, list);
+  AddWhole(whole[1], kF16, true, list);
   struct Block {
     std::string name;
     TokenShare share;
@@ -62,15 +70,17 @@ void AddTiledAttention(CaseList* list) {
   for (const Shape& s : {Shape{"tiled_64", 1, 300, 2, 1, 64, 0, 0},
                          Shape{"tiled_128_window", 1, 270, 1, 1, 128, 200, 8}}) {
     for (const Block& block : blocks) {
-      list->Add(Op::kAttentionBlock, s.name + "_" + block.name,
-                AttentionBlockAttrs{.sequence = s.sequence,
-                                    .window = s.window,
-                                    .scale = 0.125f,
-                                    .precision = kBF16.precision,
-                                    .context = block.share,
-                                    .step = block.step,
-                                    .accumulate = block.accumulate},
-                OperandsOf(s, kBF16, kF32));
+      for (const bool documents : {false, true}) {
+        list->Add(Op::kAttentionBlock, s.name + "_" + block.name + (documents ? "_documents" : ""),
+                  AttentionBlockAttrs{.sequence = s.sequence,
+                                      .window = s.window,
+                                      .scale = 0.125f,
+                                      .precision = kBF16.precision,
+                                      .context = block.share,
+                                      .step = block.step,
+                                      .accumulate = block.accumulate},
+                  OperandsOf(s, kBF16, kF32, documents));
+      }
     }
   }
 }
@@ -78,7 +88,8 @@ void AddTiledAttention(CaseList* list) {
 bool IsAttentionOfHalves(const OpCase& op_case) {
   const auto* whole = std::get_if<AttentionAttrs>(&op_case.attrs);
   const auto* block = std::get_if<AttentionBlockAttrs>(&op_case.attrs);
-  if (whole == nullptr && block == nullptr) return false;
+  const bool documents = op_case.operands.back().dtype == DType::kI32;
+  if ((whole == nullptr && block == nullptr) || documents) return false;
   const DType type = op_case.operands[0].dtype;
   switch (whole != nullptr ? whole->precision : block->precision) {
     case MatmulPrecision::kBF16:

@@ -19,14 +19,18 @@ struct Query {
   int64_t lse_index = 0;
 };
 
-// Calls body for every query of the batch.
+// Calls body for every query of the batch. `starts`: of the rows' documents; empty: each sequence
+// is one.
 template <typename Body>
-void ForEachQuery(const AttentionAttrs& attrs, Shapes shapes, const Body& body) {
+void ForEachQuery(const AttentionAttrs& attrs, Shapes shapes, const Values& starts,
+                  const Body& body) {
   const int64_t heads = shapes[0].size[1];
   const int64_t group = heads / shapes[1].size[1];
   for (int64_t row = 0; row < shapes[0].rows(); ++row) {
     const int64_t position = row % attrs.sequence;
-    const int64_t seen = attrs.window == 0 ? position + 1 : std::min(attrs.window, position + 1);
+    const int64_t start = starts.empty() ? 0 : static_cast<int64_t>(starts[row]);
+    const int64_t document = position - start + 1;  // tokens of it so far
+    const int64_t seen = attrs.window == 0 ? document : std::min(attrs.window, document);
     for (int64_t head = 0; head < heads; ++head) {
       const int64_t batch = row / attrs.sequence;
       body(Query{.row = row,
@@ -44,7 +48,7 @@ void AttentionRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands)
   const int64_t d = shapes[0].size[2];
   Begin(&operands[3], shapes[3], false);
   Begin(&operands[4], shapes[4], false);
-  ForEachQuery(attrs, shapes, [&](const Query& query) {
+  ForEachQuery(attrs, shapes, operands[5], [&](const Query& query) {
     const double* q = &operands[0][(query.row * shapes[0].size[1] + query.head) * d];
     double* o = &operands[3][(query.row * shapes[0].size[1] + query.head) * d];
     const auto kv = [&](int operand, int64_t row) {
@@ -68,7 +72,7 @@ void AttentionRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands)
 void AttentionGradRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t d = shapes[0].size[2];
   for (int output : {6, 7, 8}) Begin(&operands[output], shapes[output], false);
-  ForEachQuery(attrs, shapes, [&](const Query& query) {
+  ForEachQuery(attrs, shapes, operands[9], [&](const Query& query) {
     const int64_t q_at = (query.row * shapes[0].size[1] + query.head) * d;
     const double* q = &operands[0][q_at];
     const double* grad = &operands[5][q_at];

@@ -33,6 +33,10 @@ void AddShares(const Form& form, CaseList* list) {
     const std::string suffix = form.name + (share.zigzag ? "_zigzag" : "_share");
     list->Add(Op::kEmbedding, suffix, EmbeddingAttrs{.sequence = 10, .context = share},
               {Dense(kI32, {40}), Dense(kF32, {9, 24}), Dense(kF32, {30, 24}), form.Act({40, 24})});
+    list->Add(Op::kEmbedding, suffix + "_documents",
+              EmbeddingAttrs{.sequence = 10, .context = share},
+              {Dense(kI32, {40}), Dense(kF32, {9, 24}), Dense(kF32, {30, 24}), form.Act({40, 24}),
+               Dense(kI32, {40})});
     list->Add(Op::kRope, suffix, RopeAttrs{.sequence = 10, .context = share},
               {form.Act({40, 2, 16}), Dense(kF32, {32, 16})});
   }
@@ -76,6 +80,12 @@ void AddBlocks(const Form& form, CaseList* list) {
                   form.name + "_" + Text(s.sequence) + "_" + block.name +
                       (precision != MatmulPrecision::kF32 ? "_fast" : ""),
                   attrs, {q, k, k, o, Dense(kF32, {s.batch, s.heads, s.sequence})});
+        list->Add(Op::kAttentionBlock,
+                  form.name + "_" + Text(s.sequence) + "_" + block.name + "_documents" +
+                      (precision != MatmulPrecision::kF32 ? "_fast" : ""),
+                  attrs,
+                  {q, k, k, o, Dense(kF32, {s.batch, s.heads, s.sequence}),
+                   Dense(kI32, {s.batch * s.sequence})});
       }
     }
   }

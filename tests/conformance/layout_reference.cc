@@ -21,7 +21,8 @@ struct BlockQuery {
 };
 
 template <typename Body>
-void ForEachQuery(const AttentionBlockAttrs& attrs, Shapes shapes, const Body& body) {
+void ForEachQuery(const AttentionBlockAttrs& attrs, Shapes shapes, const Values& starts,
+                  const Body& body) {
   const int64_t tokens = shapes[0].rows(), heads = shapes[0].size[1], d = shapes[0].size[2];
   const int64_t kv_heads = shapes[1].size[1], sequence = attrs.sequence;
   TokenShare keys = attrs.context;
@@ -33,8 +34,9 @@ void ForEachQuery(const AttentionBlockAttrs& attrs, Shapes shapes, const Body& b
       BlockQuery query = {.at = (row * heads + head) * d,
                           .lse = (row / sequence * heads + head) * sequence + row % sequence};
       for (int64_t j = first; j < first + sequence; ++j) {
-        const int64_t behind = position - keys.Position(j, sequence);
+        const int64_t key = keys.Position(j, sequence), behind = position - key;
         if (behind < 0 || (attrs.window > 0 && behind >= attrs.window)) continue;
+        if (!starts.empty() && key < static_cast<int64_t>(starts[row])) continue;
         query.keys.push_back((j * kv_heads + head / (heads / kv_heads)) * d);
       }
       body(query);
@@ -50,7 +52,7 @@ void AttentionBlockRef(const AttentionBlockAttrs& attrs, Shapes shapes, Operands
   if (!attrs.accumulate) {
     operands[4].assign(shapes[4].Elements(), -std::numeric_limits<double>::infinity());
   }
-  ForEachQuery(attrs, shapes, [&](const BlockQuery& query) {
+  ForEachQuery(attrs, shapes, operands[5], [&](const BlockQuery& query) {
     if (query.keys.empty()) return;
     const double* q = &operands[0][query.at];
     double* o = &operands[3][query.at];
@@ -75,7 +77,7 @@ void AttentionBlockGradRef(const AttentionBlockAttrs& attrs, Shapes shapes, Oper
   const int64_t d = shapes[0].size[2];
   Begin(&operands[6], shapes[6], attrs.accumulate);
   for (int output : {7, 8}) Begin(&operands[output], shapes[output], attrs.accumulate_keys);
-  ForEachQuery(attrs, shapes, [&](const BlockQuery& query) {
+  ForEachQuery(attrs, shapes, operands[9], [&](const BlockQuery& query) {
     const double* q = &operands[0][query.at];
     const double* grad = &operands[5][query.at];
     const double delta = Dot(grad, &operands[3][query.at], d);

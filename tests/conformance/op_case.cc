@@ -27,6 +27,9 @@ void AddEmbedding(const Form& form, CaseList* list) {
   list->Add(
       Op::kEmbedding, form.name + "_positions", EmbeddingAttrs{.sequence = 60},
       {Dense(kI32, {600}), Dense(kF32, {50, 192}), Dense(kF32, {64, 192}), form.Act({600, 192})});
+  list->Add(Op::kEmbedding, form.name + "_documents", EmbeddingAttrs{.sequence = 60},
+            {Dense(kI32, {600}), Dense(kF32, {50, 48}), Dense(kF32, {60, 48}), form.Act({600, 48}),
+             Dense(kI32, {600})});
 }
 
 void AddNorms(const Form& form, CaseList* list) {
@@ -98,6 +101,12 @@ void AddAttention(const Form& form, CaseList* list) {
       list->Add(Op::kAttention,
                 form.name + "_" + Text(s.sequence) + "x" + Text(s.head_dim) + Suffix(precision),
                 attrs, {q, k, k, q, Dense(kF32, {s.batch, s.heads, s.sequence})});
+      list->Add(Op::kAttention,
+                form.name + "_" + Text(s.sequence) + "x" + Text(s.head_dim) + "_documents" +
+                    Suffix(precision),
+                attrs,
+                {q, k, k, q, Dense(kF32, {s.batch, s.heads, s.sequence}),
+                 Dense(kI32, {s.batch * s.sequence})});
     }
   }
 }
@@ -428,7 +437,9 @@ GradientOperand Derivative(int i) { return {Source::kDerivative, i}; }
 
 const std::vector<GradientRule>& GradientRules() {
   static const std::vector<GradientRule> rules = {
-      {Op::kEmbedding, Op::kEmbeddingGrad, {Forward(0), Seed(3), Derivative(1), Derivative(2)}},
+      {Op::kEmbedding,
+       Op::kEmbeddingGrad,
+       {Forward(0), Seed(3), Derivative(1), Derivative(2), Forward(4)}},
       {Op::kLayerNorm,
        Op::kLayerNormGrad,
        {Seed(3),
@@ -453,11 +464,11 @@ const std::vector<GradientRule>& GradientRules() {
       {Op::kAttention,
        Op::kAttentionGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Forward(4), Seed(3), Derivative(0),
-        Derivative(1), Derivative(2)}},
+        Derivative(1), Derivative(2), Forward(5)}},
       {Op::kAttentionBlock,
        Op::kAttentionBlockGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Forward(4), Seed(3), Derivative(0),
-        Derivative(1), Derivative(2)}},
+        Derivative(1), Derivative(2), Forward(5)}},
       {Op::kLmHeadLoss,
        Op::kLmHeadLossGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Derivative(0), Derivative(1), {}}},

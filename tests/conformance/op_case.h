@@ -35,8 +35,9 @@ std::vector<OpCase> AllCases();
 // Those of the gradient cases that finite differences can judge: f32, nothing added to.
 std::vector<OpCase> DifferentiableCases();
 
-// Attention in bf16 on bf16 or in f16 on f16: what matrix instructions take as it lies in memory,
-// and sm_90a's own where its rows are whole, aligned 16 bytes.
+// Attention in bf16 on bf16 or in f16 on f16 over sequences of one document: what matrix
+// instructions take as it lies in memory, and sm_90a's own where its rows are whole, aligned 16
+// bytes.
 bool IsAttentionOfHalves(const OpCase& op_case);
 
 // Where an operand of a gradient op comes from.

@@ -64,7 +64,9 @@ inline std::string Suffix(MatmulPrecision precision) {
 
 class CaseList {
  public:
+  // Operands that are left out at the end are absent.
   OpCase& Add(Op op, const std::string& suffix, OpAttrs attrs, std::vector<TensorShape> operands) {
+    operands.resize(static_cast<size_t>(OperandCount(op)));
     cases_.push_back({.name = std::string(Name(op)) + "_" + suffix,
                       .op = op,
                       .attrs = std::move(attrs),

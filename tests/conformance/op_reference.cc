@@ -23,6 +23,10 @@ using Operands = std::span<Values>;
 
 int64_t Index(double value) { return static_cast<int64_t>(value); }
 
+int64_t PositionOf(const EmbeddingAttrs& attrs, const Values& starts, int64_t row) {
+  return attrs.context.Position(row, attrs.sequence) - (starts.empty() ? 0 : Index(starts[row]));
+}
+
 void EmbeddingRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t h = shapes[1].size[1];
   const bool positions = !shapes[2].absent() && attrs.shard == 0;
@@ -30,7 +34,7 @@ void EmbeddingRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands operands)
   for (int64_t t = 0; t < shapes[3].rows(); ++t) {
     const int64_t row = Index(operands[0][t]) - attrs.shard * attrs.shard_rows;
     const bool here = row >= 0 && row < shapes[1].rows();
-    const int64_t position = positions ? attrs.context.Position(t, attrs.sequence) : 0;
+    const int64_t position = positions ? PositionOf(attrs, operands[4], t) : 0;
     for (int64_t i = 0; i < h; ++i) {
       if (here) operands[3][t * h + i] += operands[1][row * h + i];
       if (positions) operands[3][t * h + i] += operands[2][position * h + i];
@@ -44,7 +48,7 @@ void EmbeddingGradRef(const EmbeddingAttrs& attrs, Shapes shapes, Operands opera
   for (int64_t t = 0; t < shapes[1].rows(); ++t) {
     const int64_t row = Index(operands[0][t]) - attrs.shard * attrs.shard_rows;
     const bool here = table && row >= 0 && row < shapes[2].rows();
-    const int64_t position = positions ? attrs.context.Position(t, attrs.sequence) : 0;
+    const int64_t position = positions ? PositionOf(attrs, operands[4], t) : 0;
     for (int64_t i = 0; i < h; ++i) {
       const double dx = operands[1][t * h + i];
       if (here) operands[2][row * h + i] += dx;

@@ -39,6 +39,51 @@ Values RandomIndices(const OpCase& op_case, const TensorShape& shape, Random* ra
   return values;
 }
 
+// Which operand says where documents start; -1: the op has none.
+int StartsOperand(Op op) {
+  switch (op) {
+    case Op::kEmbedding:
+    case Op::kEmbeddingGrad:
+      return 4;
+    case Op::kAttention:
+    case Op::kAttentionBlock:
+      return 5;
+    case Op::kAttentionGrad:
+    case Op::kAttentionBlockGrad:
+      return 9;
+    default:
+      return -1;
+  }
+}
+
+// Documents of random lengths, some of a single token, in each whole sequence.
+Values RandomStarts(const OpCase& op_case, Random* random) {
+  TokenShare share;
+  int64_t sequence = 0;
+  if (const auto* embedding = std::get_if<EmbeddingAttrs>(&op_case.attrs)) {
+    share = embedding->context;
+    sequence = embedding->sequence;
+  } else if (const auto* block = std::get_if<AttentionBlockAttrs>(&op_case.attrs)) {
+    share = block->context;
+    sequence = block->sequence;
+  } else {
+    sequence = std::get<AttentionAttrs>(op_case.attrs).sequence;
+  }
+  const int64_t whole = share.ranks * sequence;
+  Values starts;
+  for (int64_t row = 0; row < op_case.operands[0].rows(); row += sequence) {
+    std::vector<int64_t> of_position;
+    for (int64_t position = 0; position < whole; ++position) {
+      const bool begins = position == 0 || (*random)() % 40 == 0 ||
+                          (of_position.back() == position - 1 && (*random)() % 3 == 0);
+      of_position.push_back(begins ? position : of_position.back());
+    }
+    for (int64_t i = 0; i < sequence; ++i)
+      starts.push_back(static_cast<double>(of_position[share.Position(i, sequence)]));
+  }
+  return starts;
+}
+
 // Random values of operand `index`, in the range that the op expects.
 Values RandomOperand(const OpCase& op_case, int index, Random* random) {
   const TensorShape& shape = op_case.operands[index];
@@ -46,6 +91,7 @@ Values RandomOperand(const OpCase& op_case, int index, Random* random) {
   if (IsUpdate(op_case.op) && index == 4) return {0.25, 1.5, 3.0, 0.0};
   if (IsUpdate(op_case.op) && index == 5) return {0.125, 0.09375, 0.046875, 0.0};
   if (op_case.op == Op::kUpdateStochastic && index == 6) return {1234567.0};
+  if (index == StartsOperand(op_case.op)) return RandomStarts(op_case, random);
   if (shape.dtype == DType::kI32) return RandomIndices(op_case, shape, random);
   const bool positive = (IsUpdate(op_case.op) && index >= 3) || op_case.op == Op::kGradScale ||
                         op_case.op == Op::kSumStats;

@@ -151,6 +151,7 @@ absl::StatusOr<std::vector<v1::Program>> CompileJob(const JobData& data, const v
   }
   spec.mutable_layout()->set_packing(packing);
   spec.mutable_data()->set_sequence_length(data.length);
+  if (!data.starts.empty()) spec.mutable_data()->set_samples("packed");
   ASSIGN_OR_RETURN(
       std::vector<v1::Program> programs,
       Compile({.spec = &spec, .model = &data.model, .layout = layout, .straight = straight}));

@@ -29,6 +29,7 @@ struct JobData {
   Model model;
   Tensors weights;
   std::vector<int32_t> tokens, targets;  // [rows, length]
+  std::vector<int32_t> starts;           // the same, with data.samples: packed; else empty
   int64_t rows = 0, length = 0;
   v1::TrainSpec train;
 };

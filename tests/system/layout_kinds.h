@@ -60,12 +60,13 @@ inline const std::vector<LayoutKind> kKinds = {
 
 // Losses come near enough that a gradient summed once too often, or not at all, shows in the second
 // step.
-inline void ExpectEveryKindDoesAsOneRank(const JobData& data, const std::string& what) {
+inline void ExpectEveryKindDoesAsOneRank(const JobData& data, const std::string& what,
+                                         const std::vector<LayoutKind>& kinds = kKinds) {
   constexpr int64_t kSteps = 6;
   const JobResult one = TrainLayout(data, LayoutOfKind({}), kSteps, kInTurns);
   ASSERT_EQ(one.losses.size(), static_cast<size_t>(kSteps));
   EXPECT_LT(one.losses.back(), one.losses.front() - 0.05) << what;
-  for (const LayoutKind& kind : kKinds) {
+  for (const LayoutKind& kind : kinds) {
     const JobResult result = TrainLayout(data, LayoutOfKind(kind), kSteps, kInTurns);
     ASSERT_EQ(result.losses.size(), one.losses.size()) << what << ", " << kind.name;
     for (size_t i = 0; i < one.losses.size(); ++i) {

@@ -157,16 +157,16 @@ absl::Status Assemble(const std::map<std::string, int64_t>& elements,
 
 }  // namespace
 
-void FixedDataset::TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
-                            std::span<int32_t> targets) const {
+void FixedDataset::TrainRow(int64_t, int64_t row, int64_t, const SampleRow& to) const {
   const int64_t begin = row % data_.rows * data_.length;
-  std::copy_n(data_.tokens.begin() + begin, data_.length, tokens.begin());
-  std::copy_n(data_.targets.begin() + begin, data_.length, targets.begin());
+  std::copy_n(data_.tokens.begin() + begin, data_.length, to.tokens.begin());
+  std::copy_n(data_.targets.begin() + begin, data_.length, to.targets.begin());
+  if (!to.starts.empty())
+    std::copy_n(data_.starts.begin() + begin, data_.length, to.starts.begin());
 }
 
-void FixedDataset::ValidationRow(int64_t index, std::span<int32_t> tokens,
-                                 std::span<int32_t> targets) const {
-  TrainRow(0, index, data_.rows, tokens, targets);
+void FixedDataset::ValidationRow(int64_t index, const SampleRow& to) const {
+  TrainRow(0, index, data_.rows, to);
 }
 
 std::vector<float> Rank::Read(uint32_t buffer, int64_t offset, int64_t elements) const {

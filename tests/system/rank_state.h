@@ -33,10 +33,8 @@ class FixedDataset final : public TokenDataset {
   int64_t TrainTokens(int64_t begin, int64_t end, int64_t) const override {
     return (end - begin) * data_.rows * data_.length;
   }
-  void TrainRow(int64_t step, int64_t row, int64_t, std::span<int32_t> tokens,
-                std::span<int32_t> targets) const override;
-  void ValidationRow(int64_t index, std::span<int32_t> tokens,
-                     std::span<int32_t> targets) const override;
+  void TrainRow(int64_t step, int64_t row, int64_t, const SampleRow& to) const override;
+  void ValidationRow(int64_t index, const SampleRow& to) const override;
 
  private:
   const JobData& data_;

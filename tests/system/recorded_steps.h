@@ -1,6 +1,5 @@
 // Steps that PyTorch took, recorded as JSON (tests/golden/pytorch/make_recipes.py, make_lora.py,
-// make_dropout.py),
-// and the kinds of layouts on which jobs follow them.
+// make_dropout.py, make_documents.py), and the kinds of layouts on which jobs follow them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "worker/data/document_samples.h"
+#include "worker/data/document_rows.h"
 #include "worker/data/mixture/document_mixture.h"
 #include "worker/data/mixture/source_draw.h"
 #include "worker/data/permutation.h"
@@ -33,32 +33,33 @@ std::vector<int64_t> LengthsOf(const v1::DataSpec& spec) {
 
 // What is read of a source, or of data.validation.
 struct Documents {
-  explicit Documents(std::vector<int64_t> lengths) : samples(std::move(lengths)) {}
+  Documents(std::vector<int64_t> lengths, bool packs) : rows(std::move(lengths), packs) {}
   void Add(const TokenSequence& from, int64_t begin, int64_t count) {
-    samples.Add(begin, count,
-                [&from](int64_t at, int64_t tokens) { return from.CountsAny(at, tokens); });
+    rows.Add(begin, count,
+             [&from](int64_t at, int64_t tokens) { return from.CountsAny(at, tokens); });
     tokens += count;
   }
 
-  DocumentSamples samples;
+  DocumentRows rows;
   int64_t tokens = 0;
 };
 
 // Of a key, "data.train"; "" where there are none.
-std::string LeftOut(std::string_view key, const DocumentSamples& samples) {
-  if (samples.left_out() == 0) return "";
-  return absl::StrCat(samples.left_out(), " samples of ", Absl(key),
+std::string LeftOut(std::string_view key, const DocumentRows& rows) {
+  if (rows.left_out() == 0) return "";
+  return absl::StrCat(rows.left_out(), " samples of ", Absl(key),
                       " are left out: they have no token of an answer, which alone the loss "
                       "counts; raise data.sequence_length where prompts are longer, and give "
                       "answers where there are none");
 }
 
-absl::Status TooFew(std::string_view what, int64_t samples, std::string_view least,
+absl::Status TooFew(std::string_view what, int64_t rows, bool packed, std::string_view least,
                     std::string_view way_out, std::string_view left_out) {
   return absl::InvalidArgumentError(
-      absl::StrCat(Absl(what), samples,
-                   " samples with data.samples: documents (each a document of two or more tokens, "
-                   "or a piece of one), must be at least ",
+      absl::StrCat(Absl(what), rows,
+                   packed ? " rows of packed samples" : " samples with data.samples: documents",
+                   " (", packed ? "a sample is" : "each",
+                   " a document of two or more tokens, or a piece of one), must be at least ",
                    Absl(least), "; ", Absl(way_out), left_out.empty() ? "" : "; ", Absl(left_out)));
 }
 
@@ -69,13 +70,18 @@ class DocumentDataset final : public TokenDataset {
   absl::Status Open() {
     const bool own = source_.validation.size() > 0;
     const size_t count = source_.sources.size();
-    std::vector<Documents> train(count, Documents(LengthsOf(source_.spec)));
-    std::vector<Documents> held_out(own ? 1 : count, Documents({source_.spec.sequence_length()}));
+    std::vector<Documents> train, held_out;
+    for (size_t i = 0; i < count; ++i) train.emplace_back(LengthsOf(source_.spec), Packs());
+    for (size_t i = 0; i < (own ? 1 : count); ++i)
+      held_out.emplace_back(std::vector<int64_t>{source_.spec.sequence_length()}, Packs());
     RETURN_IF_ERROR(ReadTrain(&train, own ? nullptr : &held_out));
     RETURN_IF_ERROR(
         VisitDocuments(source_.validation, source_.end_of_text, [&](int64_t begin, int64_t tokens) {
           held_out[0].Add(source_.validation, begin, tokens);
         }));
+    for (std::vector<Documents>* all : {&train, &held_out}) {
+      for (Documents& documents : *all) documents.rows.Close();
+    }
     RETURN_IF_ERROR(CheckEnough(train, held_out));
     WarnOfLeftOut(train, held_out);
     for (const Documents& documents : train) train_tokens_.push_back(documents.tokens);
@@ -95,19 +101,20 @@ class DocumentDataset final : public TokenDataset {
       views.push_back({.name = source_.sources[i].name,
                        .weight = source_.sources[i].weight,
                        .tokens = train_tokens_[i],
-                       .samples = train_->samples(static_cast<int>(i)).size(),
+                       .samples = train_->rows(static_cast<int>(i)).size(),
                        .drawn = drawn[i]});
     }
     return views;
   }
 
   int64_t TrainLength(int64_t step, int64_t global_batch) const override {
-    return train_->samples(0).lengths()[train_->Bucket(step, global_batch)];
+    return train_->rows(0).lengths()[train_->Bucket(step, global_batch)];
   }
 
-  void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
-                std::span<int32_t> targets) const override {
-    Fill(source_.train, train_->Row(step, row, global_batch).sample, tokens, targets);
+  void TrainRow(int64_t step, int64_t row, int64_t global_batch,
+                const SampleRow& to) const override {
+    const DocumentPlace place = train_->Row(step, row, global_batch);
+    Fill(source_.train, train_->rows(place.source), place.bucket, place.row, to);
   }
 
   int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const override {
@@ -118,21 +125,31 @@ class DocumentDataset final : public TokenDataset {
 
   // What is held out of a mixture is a mixture of the same shares, so that few samples, too, tell
   // of all sources.
-  void ValidationRow(int64_t index, std::span<int32_t> tokens,
-                     std::span<int32_t> targets) const override {
+  void ValidationRow(int64_t index, const SampleRow& to) const override {
     const TokenSequence& from = source_.validation.size() > 0 ? source_.validation : source_.train;
     const SourceDraw::Place place = validation_draw_->At(index);
-    const DocumentSamples& samples = validation_[place.source];
-    Fill(from, samples.At(0, place.index % samples.size()), tokens, targets);
+    const DocumentRows& rows = validation_[place.source];
+    Fill(from, rows, 0, place.index % rows.size(), to);
   }
 
  private:
-  static void Fill(const TokenSequence& from, const DocumentSample& sample,
-                   std::span<int32_t> tokens, std::span<int32_t> targets) {
-    from.Read(sample.begin, tokens.first(sample.count));
-    from.ReadCounted(sample.begin + 1, kIgnored, targets.first(sample.count));
-    std::fill(tokens.begin() + sample.count, tokens.end(), kPadding);
-    std::fill(targets.begin() + sample.count, targets.end(), kIgnored);
+  bool Packs() const { return source_.spec.samples() == "packed"; }
+
+  // Padding counts as a document of its own.
+  static void Fill(const TokenSequence& from, const DocumentRows& rows, int bucket, int64_t row,
+                   const SampleRow& to) {
+    int64_t at = 0;
+    rows.ForEach(bucket, row, [&](const DocumentSample& sample) {
+      from.Read(sample.begin, to.tokens.subspan(at, sample.count));
+      from.ReadCounted(sample.begin + 1, kIgnored, to.targets.subspan(at, sample.count));
+      if (!to.starts.empty())
+        std::fill_n(to.starts.begin() + at, sample.count, static_cast<int32_t>(at));
+      at += sample.count;
+    });
+    std::fill(to.tokens.begin() + at, to.tokens.end(), kPadding);
+    std::fill(to.targets.begin() + at, to.targets.end(), kIgnored);
+    if (!to.starts.empty())
+      std::fill(to.starts.begin() + at, to.starts.end(), static_cast<int32_t>(at));
   }
 
   // `held_out`: of each source, the documents that begin in its last tokens; null: all are trained.
@@ -165,37 +182,37 @@ class DocumentDataset final : public TokenDataset {
     const auto warn = [](const std::string& text) {
       if (!text.empty()) log::Warn(text);
     };
-    for (size_t i = 0; i < train.size(); ++i) warn(LeftOut(KeyOf(i), train[i].samples));
-    for (size_t i = 0; i < held_out.size(); ++i) warn(LeftOut(HeldOutOf(i), held_out[i].samples));
+    for (size_t i = 0; i < train.size(); ++i) warn(LeftOut(KeyOf(i), train[i].rows));
+    for (size_t i = 0; i < held_out.size(); ++i) warn(LeftOut(HeldOutOf(i), held_out[i].rows));
   }
 
   absl::Status CheckEnough(const std::vector<Documents>& train,
                            const std::vector<Documents>& held_out) const {
     int64_t all = 0, all_held_out = 0;
     for (size_t i = 0; i < train.size(); ++i) {
-      const DocumentSamples& samples = train[i].samples;
-      all += samples.size();
-      if (samples.size() > 0 || train.size() == 1) continue;
-      return TooFew(KeyOf(i) + " has ", 0, "1", "add documents, or leave the source out",
-                    LeftOut(KeyOf(i), samples));
+      const DocumentRows& rows = train[i].rows;
+      all += rows.size();
+      if (rows.size() > 0 || train.size() == 1) continue;
+      return TooFew(KeyOf(i) + " has ", 0, Packs(), "1", "add documents, or leave the source out",
+                    LeftOut(KeyOf(i), rows));
     }
     if (all < source_.global_batch) {
-      return TooFew("data.train has ", all,
+      return TooFew("data.train has ", all, Packs(),
                     absl::StrCat("train.global_batch ", source_.global_batch),
                     source_.global_batch > 1
                         ? "add documents, lower train.global_batch, or use samples: stream"
                         : "add documents, or use samples: stream",
-                    LeftOut("data.train", train[0].samples));
+                    LeftOut("data.train", train[0].rows));
     }
-    for (const Documents& documents : held_out) all_held_out += documents.samples.size();
+    for (const Documents& documents : held_out) all_held_out += documents.rows.size();
     if (all_held_out > 0) return absl::OkStatus();
-    const std::string left_out = LeftOut(HeldOutOf(0), held_out[0].samples);
+    const std::string left_out = LeftOut(HeldOutOf(0), held_out[0].rows);
     if (source_.validation.size() > 0)
-      return TooFew("data.validation has ", 0, "1", "add documents", left_out);
+      return TooFew("data.validation has ", 0, Packs(), "1", "add documents", left_out);
     if (source_.spec.validation_fraction() <= 0) return absl::OkStatus();
     return TooFew(absl::StrCat("the last ", source_.spec.validation_fraction() * 100,
                                " % of data.train (data.validation_fraction) has "),
-                  0, "1", "raise it, add documents, or name data.validation", left_out);
+                  0, Packs(), "1", "raise it, add documents, or name data.validation", left_out);
   }
 
   // A source of which nothing is held out has no part in the validation.
@@ -203,20 +220,20 @@ class DocumentDataset final : public TokenDataset {
     const uint64_t key = MixBits(static_cast<uint64_t>(source_.seed));
     std::vector<double> weights, validation_weights;
     for (const SourceTokens& source : source_.sources) weights.push_back(source.weight);
-    std::vector<DocumentSamples> samples;
-    for (Documents& documents : train) samples.push_back(std::move(documents.samples));
+    std::vector<DocumentRows> rows;
+    for (Documents& documents : train) rows.push_back(std::move(documents.rows));
     for (size_t i = 0; i < held_out.size(); ++i) {
       validation_tokens_ += held_out[i].tokens;
-      validation_weights.push_back(held_out[i].samples.size() > 0 ? weights[i] : 0);
-      validation_.push_back(std::move(held_out[i].samples));
+      validation_weights.push_back(held_out[i].rows.size() > 0 ? weights[i] : 0);
+      validation_.push_back(std::move(held_out[i].rows));
     }
-    train_.emplace(std::move(samples), weights, key);
+    train_.emplace(std::move(rows), weights, key);
     validation_draw_.emplace(validation_weights, MixBits(MixBits(key)));
   }
 
   const DocumentSource source_;
   std::optional<DocumentMixture> train_;
-  std::vector<DocumentSamples> validation_;  // of data.validation, else of each source
+  std::vector<DocumentRows> validation_;  // of data.validation, else of each source
   std::optional<SourceDraw> validation_draw_;
   std::vector<int64_t> train_tokens_;  // of each source
   int64_t validation_tokens_ = 0;

@@ -1,7 +1,7 @@
-// A dataset whose samples are documents: each stands alone in its row, the rest of the row is
-// padding that the loss does not count, and neither are prompts (json_line.h). The rows of a step
-// come from one bucket (bucket_draw.h), of a mixture each from one source
-// (mixture/document_mixture.h).
+// A dataset whose samples are documents: each stands alone in its row, or, with data.samples
+// packed, several stand in one (packing.h) and say where they start. The rest of the row is padding
+// that the loss does not count, and neither are prompts (json_line.h). The rows of a step come from
+// one bucket (bucket_draw.h), of a mixture each from one source (mixture/document_mixture.h).
 //
 // Where documents end: a line of .jsonl, the end of a .txt file, what a Megatron .idx says, or the
 // tokenizer's end-of-text token in any other .bin (docs/formats.md).

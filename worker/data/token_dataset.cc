@@ -167,13 +167,14 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
   const TokenSums sums = {SumOf(train), SumOf(validation)};
-  if (spec.samples() != "documents" && (HasPrompts(train) || HasPrompts(validation))) {
+  const bool windows = spec.samples() != "documents" && spec.samples() != "packed";
+  if (windows && (HasPrompts(train) || HasPrompts(validation))) {
     log::Warn("the data has prompts with answers, and with data.samples: ", spec.samples(),
-              " the loss counts both; data.samples: documents counts the answers alone");
+              " the loss counts both; data.samples: documents and packed count the answers alone");
   }
   std::vector<SourceTokens> sources = TokensOf(files, train);
   std::unique_ptr<TokenDataset> dataset;
-  if (spec.samples() == "documents") {
+  if (!windows) {
     ASSIGN_OR_RETURN(const std::optional<int32_t> end_of_text, opener.EndOfText());
     ASSIGN_OR_RETURN(dataset, OpenDocuments({.spec = spec,
                                              .train = std::move(train),

@@ -6,7 +6,8 @@
 // end-of-text token, where it has one.
 //
 // A sample is a window of all tokens in a row (samples/window_dataset.h), or with data.samples
-// documents a document (document_dataset.h), of which the loss counts no prompt. Of a mixture each
+// documents a document, with packed several (document_dataset.h), of which the loss counts no
+// prompt. Of a mixture each
 // sample comes from one source, as often as its weight says (mixture/source_draw.h), and a source
 // that is through begins anew in another order. Sampling is a pure function of (seed, step, row):
 // no state to save, exact resume. Thread-safe after Open.
@@ -48,6 +49,13 @@ struct SourceView {
 
 enum class Split { kTrain, kValidation };
 
+// What a row of a batch is written to: as many tokens as the row has.
+struct SampleRow {
+  std::span<int32_t> tokens;
+  std::span<int32_t> targets;  // what follows each token; below 0 where there is none to predict
+  std::span<int32_t> starts;   // where in the row each token's document starts; empty: not wanted
+};
+
 class TokenDataset {
  public:
   // Tokenises what is not cached yet (under a file lock, so that several ranks share the work of
@@ -83,15 +91,13 @@ class TokenDataset {
   // Tokens in steps [begin, end) that are followed by another one of their sample: those of
   // documents, prompts included, without padding.
   virtual int64_t TrainTokens(int64_t begin, int64_t end, int64_t global_batch) const = 0;
-  // Row `row` of the global batch of `step`: TrainLength() tokens and the tokens that follow each
-  // of them, below 0 where there is none to predict. Windows: a pseudo-random permutation of the
-  // non-overlapping ones of each epoch of a source, with a per-epoch offset. The same for every
-  // layout. No allocation, no failure: usable inside the step loop.
-  virtual void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
-                        std::span<int32_t> targets) const = 0;
+  // Row `row` of the global batch of `step`, TrainLength() tokens. Windows: a pseudo-random
+  // permutation of the non-overlapping ones of each epoch of a source, with a per-epoch offset. The
+  // same for every layout. No allocation, no failure: usable inside the step loop.
+  virtual void TrainRow(int64_t step, int64_t row, int64_t global_batch,
+                        const SampleRow& to) const = 0;
   // Sample `index` of the validation split, in order, wrapping around; sequence_length tokens.
-  virtual void ValidationRow(int64_t index, std::span<int32_t> tokens,
-                             std::span<int32_t> targets) const = 0;
+  virtual void ValidationRow(int64_t index, const SampleRow& to) const = 0;
 
  private:
   std::optional<SpecialTokens> special_tokens_;

@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kTextBytesMax = 4096;  // of a span
 
 struct Row {
-  std::vector<int32_t> tokens, targets;
+  std::vector<int32_t> tokens, targets, starts;
 };
 
 // The last token with a target behind it, plus one: what follows is padding.
@@ -85,7 +85,9 @@ class DataLook {
     const int64_t length = dataset_.TrainLength(step, batch_);
     row_.tokens.resize(length);
     row_.targets.resize(length);
-    dataset_.TrainRow(step, row, batch_, row_.tokens, row_.targets);
+    row_.starts.resize(length);
+    dataset_.TrainRow(step, row, batch_,
+                      {.tokens = row_.tokens, .targets = row_.targets, .starts = row_.starts});
     const int64_t counted = std::count_if(row_.targets.begin(), row_.targets.end(),
                                           [](int32_t target) { return target >= 0; });
     result_.set_rows_seen(result_.rows_seen() + 1);
@@ -99,8 +101,19 @@ class DataLook {
     AddSpans(shown);
   }
 
-  // The first token of a row is never predicted, each other one is the target of the one before.
+  // The documents of a row; padding is none.
   void AddSpans(v1::DataRow* shown) const {
+    const int64_t tokens = TokensOf(row_);
+    for (int64_t begin = 0, end = 0; begin < tokens; begin = end) {
+      while (end < tokens && row_.starts[end] == begin) ++end;
+      AddDocument(begin, std::max(end, begin + 1), shown);
+      end = std::max(end, begin + 1);
+    }
+  }
+
+  // Tokens [begin, end) of a row and what follows the last one. The first is never predicted, each
+  // other one is the target of the one before.
+  void AddDocument(int64_t begin, int64_t end, v1::DataRow* shown) const {
     std::vector<int32_t> ids;
     bool counted = false;
     const auto flush = [&] {
@@ -111,12 +124,12 @@ class DataLook {
       span->set_counted(counted);
       ids.clear();
     };
-    const int64_t tokens = TokensOf(row_);
-    for (int64_t i = 0; i <= tokens && tokens > 0; ++i) {
-      const bool counts = i > 0 && row_.targets[i - 1] >= 0;
+    for (int64_t i = begin; i <= end; ++i) {
+      const bool counts = i > begin && row_.targets[i - 1] >= 0;
+      if (i == end && !counts) break;  // a prompt that is cut off
       if (counts != counted) flush();
       counted = counts;
-      ids.push_back(i < tokens ? row_.tokens[i] : row_.targets[tokens - 1]);
+      ids.push_back(i < end ? row_.tokens[i] : row_.targets[end - 1]);
     }
     flush();
   }

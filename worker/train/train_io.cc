@@ -15,17 +15,21 @@ RowCutter::RowCutter(const v1::StepRules& rules, const kernels::TokenShare& shar
     : rows_(rules.micro_batch()),
       share_(share),
       tokens_(rules.sequence_length()),
-      targets_(rules.sequence_length()) {}
+      targets_(rules.sequence_length()),
+      starts_(rules.sequence_length()) {}
 
 void RowCutter::Load(const ReadRow& read, int64_t first_sequence, const BatchTarget& batch) {
-  const size_t wanted = std::max(batch.tokens.size(), batch.targets.size());
+  const size_t wanted = std::max({batch.tokens.size(), batch.targets.size(), batch.starts.size()});
   const auto length = static_cast<int64_t>(std::max(wanted, batch.places.size() / 2)) / rows_;
-  const std::span row_tokens = std::span(tokens_).first(length * share_.ranks);
-  const std::span row_targets = std::span(targets_).first(length * share_.ranks);
+  const auto whole = static_cast<size_t>(length * share_.ranks);
+  const SampleRow row = {.tokens = std::span(tokens_).first(whole),
+                         .targets = std::span(targets_).first(whole),
+                         .starts = std::span(starts_).first(batch.starts.empty() ? 0 : whole)};
   for (int64_t i = 0; i < rows_; ++i) {
-    if (wanted > 0) read(i, row_tokens, row_targets);
-    Cut(row_tokens, i, length, batch.tokens);
-    Cut(row_targets, i, length, batch.targets);
+    if (wanted > 0) read(i, row);
+    Cut(row.tokens, i, length, batch.tokens);
+    Cut(row.targets, i, length, batch.targets);
+    Cut(row.starts, i, length, batch.starts);
     FillPlaces(i, length, first_sequence + i, batch.places);
   }
 }
@@ -52,8 +56,8 @@ void RowCutter::FillPlaces(int64_t i, int64_t length, int64_t sequence,
 void TrainIo::LoadBatch(int micro_batch, const BatchTarget& batch) {
   const int64_t rows = rules_.micro_batch();
   const int64_t first = (micro_batch * int64_t{rules_.data_parallel()} + data_rank_) * rows;
-  const auto read = [&](int64_t i, std::span<int32_t> row_tokens, std::span<int32_t> row_targets) {
-    dataset_.TrainRow(step_, first + i, GlobalBatch(rules_), row_tokens, row_targets);
+  const auto read = [&](int64_t i, const SampleRow& row) {
+    dataset_.TrainRow(step_, first + i, GlobalBatch(rules_), row);
   };
   cutter_.Load(std::ref(read), step_ * GlobalBatch(rules_) + first, batch);
 }
@@ -78,8 +82,8 @@ void TrainIo::Output(v1::OutputKind kind, std::span<const float> values) {
 
 void EvalIo::LoadBatch(int, const BatchTarget& batch) {
   const int64_t first = (batch_ * rules_.data_parallel() + data_rank_) * rules_.micro_batch();
-  const auto read = [&](int64_t i, std::span<int32_t> row_tokens, std::span<int32_t> row_targets) {
-    dataset_.ValidationRow(first + i, row_tokens, row_targets);
+  const auto read = [&](int64_t i, const SampleRow& row) {
+    dataset_.ValidationRow(first + i, row);
   };
   cutter_.Load(std::ref(read), first, batch);
 }

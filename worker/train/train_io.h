@@ -38,10 +38,9 @@ class RowCutter {
   RowCutter(const v1::StepRules& rules, const kernels::TokenShare& share);
 
   // Row i of the dataset, whole.
-  using ReadRow =
-      std::function<void(int64_t i, std::span<int32_t> tokens, std::span<int32_t> targets)>;
-  // Fills tokens and targets with their shares of rows 0, 1, ..., one after the other, and places
-  // with those of the sequences numbered `first_sequence` + 0, 1, ...
+  using ReadRow = std::function<void(int64_t i, const SampleRow& row)>;
+  // Fills tokens, targets and starts with their shares of rows 0, 1, ..., one after the other, and
+  // places with those of the sequences numbered `first_sequence` + 0, 1, ...
   void Load(const ReadRow& read, int64_t first_sequence, const BatchTarget& batch);
 
  private:
@@ -51,7 +50,7 @@ class RowCutter {
 
   const int64_t rows_;
   const kernels::TokenShare share_;
-  std::vector<int32_t> tokens_, targets_;  // a whole row, as long as the longest
+  std::vector<int32_t> tokens_, targets_, starts_;  // a whole row, as long as the longest
 };
 
 class TrainIo final : public SequenceIo {

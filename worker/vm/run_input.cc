@@ -39,10 +39,12 @@ absl::Status Upload(const PreparedInstruction& instruction, SequenceIo*) {
 
 absl::Status RunLoadBatch(const PreparedInstruction& instruction, SequenceIo* io) {
   const auto& views = HostSide(instruction);
-  io->LoadBatch(instruction.micro_batch,
-                {.tokens = Values<int32_t>(views[0]),
-                 .targets = Values<int32_t>(views[1]),
-                 .places = views.size() > 2 ? Values<int32_t>(views[2]) : std::span<int32_t>()});
+  const auto values = [&views](size_t i) {
+    return i < views.size() ? Values<int32_t>(views[i]) : std::span<int32_t>();
+  };
+  io->LoadBatch(
+      instruction.micro_batch,
+      {.tokens = values(0), .targets = values(1), .places = values(2), .starts = values(3)});
   return absl::OkStatus();
 }
 
@@ -92,17 +94,19 @@ int64_t BatchTokens(const v1::Program& program, const v1::Sequence& sequence) {
 }
 
 // The first stage of a pipeline needs no targets, the last one no tokens; places are there where
-// something is dropped.
+// something is dropped, starts where sequences hold several documents.
 bool FitsBatch(const PreparedInstruction& instruction, int64_t tokens) {
+  constexpr size_t kPlaces = 2, kMost = 4;
   const auto& operands = instruction.operands;
-  const auto fits = [&](size_t i, int64_t elements) {
-    return FitsOne(operands[i], kernels::DType::kI32) && operands[i].Elements() == elements;
-  };
-  const bool places = operands.size() == 3;
-  if (operands.size() != 2 && !places) return false;
-  if (operands[0].absent() && operands[1].absent() && !places) return false;
-  return (operands[0].absent() || fits(0, tokens)) && (operands[1].absent() || fits(1, tokens)) &&
-         (!places || fits(2, 2 * tokens));
+  bool any = false;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].absent()) continue;
+    any = true;
+    const int64_t elements = i == kPlaces ? 2 * tokens : tokens;
+    if (!FitsOne(operands[i], kernels::DType::kI32) || operands[i].Elements() != elements)
+      return false;
+  }
+  return any && operands.size() >= 2 && operands.size() <= kMost;
 }
 
 }  // namespace
@@ -129,8 +133,8 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
           in.source->micro_batch() < 0) {
         return refuse(absl::StrCat("load_batch must have a micro-batch and two dense operands i32[",
                                    BatchTokens(*in.program, *in.sequence),
-                                   "], of which one may be absent, or both beside a third, the "
-                                   "places of as many tokens"));
+                                   "], and may have the places of as many tokens and the starts "
+                                   "of their documents behind them; all but one may be absent"));
       }
       return SetLoad(in, RunLoadBatch, out);
     case v1::LOAD_SCHEDULE:

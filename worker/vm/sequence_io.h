@@ -19,6 +19,7 @@ namespace terrace {
 struct BatchTarget {
   std::span<int32_t> tokens, targets;
   std::span<int32_t> places;  // 2 T: {position in its sequence, number of the sequence in the run}
+  std::span<int32_t> starts;  // positions in their sequences of the first tokens of documents
 };
 
 class SequenceIo {

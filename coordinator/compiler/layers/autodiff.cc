@@ -23,7 +23,8 @@ void EmbeddingRule(const Node& node, BackwardPass& b) {
   const Slice dtable = b.ParameterToUpdate(node.operands[1], node.text + " dtable");
   const Slice dpositions = b.ParameterToUpdate(node.operands[2], node.text + " dpositions");
   b.builder().Compute(Op::kEmbeddingGrad, node.compute()->attrs,
-                      {node.operands[0], b.activations().Of(node.operands[3]), dtable, dpositions},
+                      {node.operands[0], b.activations().Of(node.operands[3]), dtable, dpositions,
+                       node.operands[4]},
                       node.text + " grad");
 }
 
@@ -245,7 +246,7 @@ void AttentionRule(const Node& node, BackwardPass& b) {
   const Slice dk = b.activations().New(o[1]);
   const Slice dv = b.activations().New(o[2]);
   b.builder().Compute(Op::kAttentionGrad, node.compute()->attrs,
-                      {o[0], o[1], o[2], o[3], o[4], dout, dq, dk, dv}, node.text + " grad");
+                      {o[0], o[1], o[2], o[3], o[4], dout, dq, dk, dv, o[5]}, node.text + " grad");
 }
 
 // Null for an op that forward passes do not use.

@@ -33,7 +33,8 @@ Slice Forward::Embedding(Slice tokens) {
       kernels::EmbeddingAttrs{.sequence = local_sequence(),
                               .shard_rows = sharded ? VocabularyRows(config_, parallel_) : 0,
                               .context = share()},
-      {tokens, Weight(TensorRole::kTokenEmbedding), Weight(TensorRole::kPositionEmbedding), x},
+      {tokens, Weight(TensorRole::kTokenEmbedding), Weight(TensorRole::kPositionEmbedding), x,
+       Weight(TensorRole::kPositionEmbedding).absent() ? Slice() : starts_},
       "embedding");
   const Slice sum = LeaveRegion(x, "x");
   Multiply(sum, config_.embedding_scale, "x");

@@ -34,6 +34,7 @@ struct ForwardOptions {
   int rope_table = kNone;   // value; kNone without rotary embedding
   int64_t chunk_bytes = 0;  // of one copy between tiers; 0: the default
   uint64_t dropout_seed = 0;
+  bool documents = false;  // a sequence of a batch holds several (data.samples: packed)
 };
 
 // What a pass has of its micro-batch.
@@ -41,6 +42,7 @@ struct BatchSlices {
   Slice tokens;    // absent where the stage does not embed
   Slice targets;   // absent where it does not compute the loss
   Slice places;    // of each token, for dropout; absent where nothing is dropped
+  Slice starts;    // of each token's document; absent where a sequence is one
   Slice stats;     // where the loss goes
   Slice schedule;  // of LOAD_SCHEDULE: the loss's gradient is multiplied by its factor; or absent
 };
@@ -68,6 +70,8 @@ class Forward {
 
   // From here on elements are dropped by the bits of these tokens; absent: none are.
   void SetPlaces(Slice places) { places_ = places; }
+  // From here on sequences hold the documents that start there; absent: one each.
+  void SetStarts(Slice starts) { starts_ = starts; }
 
   // tokens [T] -> the residual stream before the first layer.
   Slice Embedding(Slice tokens);
@@ -193,7 +197,7 @@ class Forward {
   Builder& builder_;
   const bool keeps_weights_;
   Weights weights_;
-  Slice places_;
+  Slice places_, starts_;
 };
 
 }  // namespace terrace::compiler

@@ -115,13 +115,14 @@ Slice Forward::AttentionOver(const Heads& heads) {
   const int64_t rows = heads.q.shape.rows(), count = heads.q.shape.size[1];
   const Slice o = Activation("attn", rows, count * config_.head_dim);
   const Slice lse = Statistic("attn.lse", {options_.batch, count, options_.sequence});
-  builder_.Compute(Op::kAttention,
-                   kernels::AttentionAttrs{.sequence = options_.sequence,
-                                           .window = Window(),
-                                           .scale = Scale(),
-                                           .precision = options_.precisions.scores},
-                   {heads.q, heads.k, heads.v, Reshape(o, {rows, count, config_.head_dim}), lse},
-                   "attention");
+  builder_.Compute(
+      Op::kAttention,
+      kernels::AttentionAttrs{.sequence = options_.sequence,
+                              .window = Window(),
+                              .scale = Scale(),
+                              .precision = options_.precisions.scores},
+      {heads.q, heads.k, heads.v, Reshape(o, {rows, count, config_.head_dim}), lse, starts_},
+      "attention");
   return o;
 }
 
@@ -162,7 +163,8 @@ Slice Forward::RingOver(const Heads& heads) {
     }
     attrs.step = step;
     attrs.accumulate = step > 0;
-    builder_.Compute(Op::kAttentionBlock, attrs, {heads.q, part(now, 0), part(now, 1), sum, lse},
+    builder_.Compute(Op::kAttentionBlock, attrs,
+                     {heads.q, part(now, 0), part(now, 1), sum, lse, starts_},
                      absl::StrCat("attention step ", step));
   }
   builder_.Compute(Op::kCast, kernels::NoAttrs{}, {Reshape(sum, {tokens(), count * d}), o},
@@ -170,7 +172,7 @@ Slice Forward::RingOver(const Heads& heads) {
   builder_.has_rule = true;
   builder_.RecordOnly(
       {.what = RingAttention{first, parallel_.groups.context},
-       .operands = {heads.q, heads.k, heads.v, Reshape(o, {tokens(), count, d}), lse, own},
+       .operands = {heads.q, heads.k, heads.v, Reshape(o, {tokens(), count, d}), lse, own, starts_},
        .text = "ring attention"});
   return o;
 }

@@ -8,12 +8,12 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/op.h"
 #include "proto/check/instruction/instructions.h"
 #include "proto/check/instruction/refuse.h"
@@ -35,8 +35,8 @@ struct OperandRule {
   bool optional = false;
 };
 
-absl::Status CheckRules(const v1::Instruction& instruction,
-                        std::initializer_list<OperandRule> rules, const InstructionName& where);
+absl::Status CheckRules(const v1::Instruction& instruction, absl::Span<const OperandRule> rules,
+                        const InstructionName& where);
 int64_t Elements(const v1::Operand& operand);
 
 // placement.cc. The instruction's stream is one that executes its kind, and its operands lie on the

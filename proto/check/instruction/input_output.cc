@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "proto/check/instruction/families.h"
@@ -11,22 +13,20 @@ namespace {
 
 absl::Status CheckLoadBatch(const v1::Instruction& instruction, const InstructionName& where) {
   const OperandRule ids = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0}, .optional = true};
-  const OperandRule places = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0, 2}};
-  const bool loads_places = instruction.operands_size() > 2;
-  RETURN_IF_ERROR(loads_places ? CheckRules(instruction, {ids, ids, places}, where)
-                               : CheckRules(instruction, {ids, ids}, where));
-  const v1::Operand& tokens = instruction.operands(0);
-  const v1::Operand& targets = instruction.operands(1);
-  const bool loads_tokens = tokens.access() != v1::ACCESS_UNSPECIFIED;
-  const bool loads_targets = targets.access() != v1::ACCESS_UNSPECIFIED;
-  if (!loads_tokens && !loads_targets && !loads_places)
-    return Refuse(where, ": loads neither tokens nor targets nor places");
+  const OperandRule places = {
+      .access = v1::WRITE, .dtype = v1::I32, .shape = {0, 2}, .optional = true};
+  std::vector<OperandRule> rules = {ids, ids, places, ids};
+  const auto count = static_cast<size_t>(instruction.operands_size());
+  rules.resize(std::clamp<size_t>(count, 2, rules.size()));
+  RETURN_IF_ERROR(CheckRules(instruction, rules, where));
   std::set<int64_t> lengths;
-  if (loads_tokens) lengths.insert(tokens.shape(0));
-  if (loads_targets) lengths.insert(targets.shape(0));
-  if (loads_places) lengths.insert(instruction.operands(2).shape(0));
+  for (const v1::Operand& operand : instruction.operands()) {
+    if (operand.access() != v1::ACCESS_UNSPECIFIED) lengths.insert(operand.shape(0));
+  }
+  if (lengths.empty())
+    return Refuse(where, ": loads neither tokens nor targets nor places nor starts");
   if (lengths.size() == 1) return absl::OkStatus();
-  return Refuse(where, ": tokens, targets and places must be of one length");
+  return Refuse(where, ": tokens, targets, places and starts must be of one length");
 }
 
 }  // namespace

@@ -71,14 +71,14 @@ absl::StatusOr<Access> CheckOperand(const v1::Program& program, const v1::Sequen
   return access;
 }
 
-absl::Status CheckRules(const v1::Instruction& instruction,
-                        std::initializer_list<OperandRule> rules, const InstructionName& where) {
+absl::Status CheckRules(const v1::Instruction& instruction, absl::Span<const OperandRule> rules,
+                        const InstructionName& where) {
   if (instruction.operands_size() != static_cast<int>(rules.size())) {
     return Refuse(where, ": has ", instruction.operands_size(), " operands, must have ",
                   rules.size());
   }
   for (int i = 0; i < instruction.operands_size(); ++i) {
-    const OperandRule& rule = rules.begin()[i];
+    const OperandRule& rule = rules[i];
     if (Fits(instruction.operands(i), rule)) continue;
     return Refuse(where, ": operand ", i, " is not what program.proto says of this instruction: ",
                   v1::Access_Name(rule.access), ", dense, ",

@@ -15,11 +15,28 @@ namespace {
 
 ByteRange SpanOf(const Access& access) { return {access.offset, access.end()}; }
 
+// Loads a batch with at least so many operands.
+bool LoadsBatch(const v1::Sequence& sequence, int operands) {
+  return std::any_of(sequence.instructions().begin(), sequence.instructions().end(),
+                     [operands](const v1::Instruction& instruction) {
+                       return instruction.input().kind() == v1::LOAD_BATCH &&
+                              instruction.operands_size() >= operands;
+                     });
+}
+
+// Where one batch brings starts, all do (Flow::Input).
+bool BringsStarts(const v1::Program& program) {
+  return std::any_of(
+      program.sequences().begin(), program.sequences().end(),
+      [](const v1::Sequence& sequence) { return LoadsBatch(sequence, kStartsOfBatch + 1); });
+}
+
 }  // namespace
 
 Flow::Flow(const v1::Program& program, bool transfers_in_parts, Values* values)
     : program_(program),
       transfers_in_parts_(transfers_in_parts),
+      packs_(BringsStarts(program)),
       values_(*values),
       content_(program.buffers_size()),
       versions_(program.buffers_size(), 0) {
@@ -77,6 +94,7 @@ void Flow::FillFromManifest() {
 
 void Flow::Begin(const CheckedSequence* sequence) {
   sequence_ = sequence;
+  documents_ = packs_ && LoadsBatch(*sequence->sequence, 0);
   stage_sums_.clear();
   for (int b = 0; b < program_.buffers_size(); ++b) {
     if (program_.buffers(b).lifetime() != v1::PERSISTENT) content_[b].Clear();

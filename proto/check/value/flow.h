@@ -30,6 +30,9 @@
 
 namespace terrace::check {
 
+// Operands of LOAD_BATCH (program.proto).
+inline constexpr int kPlacesOfBatch = 2, kStartsOfBatch = 3;
+
 // What one ALL_REDUCE over stages was given by this one. All zeros fit to everything.
 struct StageSum {
   int instruction = 0;
@@ -85,6 +88,7 @@ class Flow {
   absl::Status Apply(int i);
   void Compute(int i);
   void Function(int i);  // any op that is none of the next
+  Value WithoutOtherTokens(int i, Value result) const;
   void WeakenToColumns(const Value& columns, Value* added) const;
   void Update(int i);  // the optimizer
   void Encode(int i);
@@ -124,8 +128,10 @@ class Flow {
 
   const v1::Program& program_;
   const bool transfers_in_parts_;
+  const bool packs_;  // batches hold several documents a sequence
   Values& values_;
   const CheckedSequence* sequence_ = nullptr;
+  bool documents_ = false;  // there are several in those of sequence_
   std::vector<ByteMap> content_;  // numbers of values, by buffer
   std::vector<int> versions_;     // writes so far, by buffer
   std::vector<StageSum> stage_sums_;

@@ -2,10 +2,14 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/strings.h"
 #include "kernels/op.h"
 #include "proto/check/value/flow.h"
 
@@ -87,6 +91,33 @@ void Flow::WeakenToColumns(const Value& columns, Value* added) const {
     added->same_block = columns.same_block;
 }
 
+// Places and starts are those that LOAD_BATCH brought, and where sequences hold several documents
+// no op forgets it: not attention, and not the positions of an embedding.
+Value Flow::WithoutOtherTokens(int i, Value result) const {
+  const CheckedInstruction& instruction = sequence_->instructions[i];
+  if (result.spoiled_by >= 0 || !instruction.op.has_value()) return result;
+  const Op op = instruction.op->op;
+  for (int operand = 0; operand < kernels::OperandCount(op); ++operand) {
+    const std::string_view name = kernels::OperandName(op, operand);
+    const bool starts = name == "starts";
+    if (!starts && name != "places") continue;
+    const Access* const access = instruction.Find(operand);
+    if (access == nullptr) {
+      const bool embeds = op == Op::kEmbedding || op == Op::kEmbeddingGrad;
+      const int positions = op == Op::kEmbedding ? 2 : 3;
+      if (!starts || !documents_ || (embeds && instruction.Find(positions) == nullptr)) continue;
+      return Values::Spoiled(i, "takes several documents for one");
+    }
+    bool fits = true;
+    ForEach(*access, [&](const ByteRange&, const Value& value) {
+      fits = fits && value.kind == (starts ? Value::kStarts : Value::kPlaces);
+    });
+    if (!fits)
+      return Values::Spoiled(i, absl::StrCat("takes something else for LOAD_BATCH's ", Absl(name)));
+  }
+  return result;
+}
+
 void Flow::Function(int i) {
   const CheckedInstruction& instruction = sequence_->instructions[i];
   const bool in_place = instruction.op.has_value() && ChangesInPlace(instruction.op->op);
@@ -104,6 +135,7 @@ void Flow::Function(int i) {
       result = values_.Join(result, input, i);
     });
   }
+  result = WithoutOtherTokens(i, std::move(result));
   for (const Access& access : instruction.accesses) {
     if (!access.writes || access.operand == kWorkspaceOperand) continue;
     Value written = result;

@@ -329,8 +329,13 @@ void Flow::Input(int i) {
   Value value = values_.Constant();
   if (instruction.input().kind() == v1::LOAD_BATCH) value = values_.Data(instruction.micro_batch());
   const bool schedule = instruction.input().kind() == v1::LOAD_SCHEDULE;
+  const bool batch = instruction.input().kind() == v1::LOAD_BATCH;
+  if (batch && documents_ && instruction.operands_size() <= kStartsOfBatch)
+    value = Values::Spoiled(i, "brings no starts of documents, which other batches do");
   for (const Access& access : sequence_->instructions[i].accesses) {
     if (schedule) value.kind = access.operand == 0 ? Value::kSchedule : Value::kStep;
+    if (batch && access.operand == kPlacesOfBatch) value.kind = Value::kPlaces;
+    if (batch && access.operand == kStartsOfBatch) value.kind = Value::kStarts;
     Write(access, value, i);
   }
 }

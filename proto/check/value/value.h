@@ -46,6 +46,8 @@ struct Value {
     kScale,     // what GRAD_SCALE made
     kSchedule,  // what LOAD_SCHEDULE brought
     kStep,      // what it brought as the number of the step
+    kPlaces,    // what LOAD_BATCH brought as the places of tokens
+    kStarts,    // what it brought as the starts of their documents
   };
   Kind kind = kNumbers;
   bool zero = false;     // nothing but zeros: fits to everything

@@ -48,7 +48,7 @@ std::vector<TensorShape> Attention(int64_t tokens, int64_t heads, int64_t kv_hea
                                    TensorShape lse) {
   const TensorShape q = F32({tokens, heads, 8});
   const TensorShape k = F32({tokens, kv_heads, 8});
-  return {q, k, k, q, lse};
+  return {q, k, k, q, lse, kAbsent};
 }
 
 std::vector<BadCase> BadCases() {
@@ -119,18 +119,18 @@ std::vector<BadCase> BadCases() {
       {"StridedTable",
        Op::kEmbedding,
        EmbeddingAttrs{},
-       {I32({2}), Strided(F32({5, 3}), 4), kAbsent, F32({2, 3})},
+       {I32({2}), Strided(F32({5, 3}), 4), kAbsent, F32({2, 3}), kAbsent},
        "embedding: operand 'table' is f32[5,3]/4, must be dense"},
       {"TooFewPositions",
        Op::kEmbedding,
        EmbeddingAttrs{.sequence = 8},
-       {I32({8}), F32({5, 3}), F32({7, 3}), F32({8, 3})},
+       {I32({8}), F32({5, 3}), F32({7, 3}), F32({8, 3}), kAbsent},
        "embedding: operand 'positions' is f32[7,3], must have a row for each of the sequence's 8 "
        "positions"},
       {"FloatTokens",
        Op::kEmbedding,
        EmbeddingAttrs{},
-       {F32({2}), F32({5, 3}), kAbsent, F32({2, 3})},
+       {F32({2}), F32({5, 3}), kAbsent, F32({2, 3}), kAbsent},
        "embedding: operand 'tokens' is f32[2], must have i32 elements"},
       {"BF16Weight",
        Op::kRmsNorm,
@@ -247,25 +247,32 @@ std::vector<BadCase> BadCases() {
       {"ScaleZero", Op::kAttention, AttentionAttrs{.sequence = 5},
        Attention(10, 4, 2, F32({2, 4, 5})),
        "attention: attribute 'scale' is 0.000000, must be finite and above 0"},
+      {"StartsOfOtherTokens",
+       Op::kAttention,
+       attention,
+       {F32({10, 1, 8}), F32({10, 1, 8}), F32({10, 1, 8}), F32({10, 1, 8}), F32({2, 1, 5}),
+        I32({5})},
+       "attention: operand 'starts' is i32[5], must have dimension 0 equal to T = 10, as in 'q'"},
       {"HeadTooWide",
        Op::kAttention,
        attention,
-       {F32({5, 1, 300}), F32({5, 1, 300}), F32({5, 1, 300}), F32({5, 1, 300}), F32({1, 1, 5})},
+       {F32({5, 1, 300}), F32({5, 1, 300}), F32({5, 1, 300}), F32({5, 1, 300}), F32({1, 1, 5}),
+        kAbsent},
        "attention: operand 'q' is f32[5,1,300], must have a last dimension of at most 256"},
       {"ShardOfAnotherSize",
        Op::kEmbedding,
        EmbeddingAttrs{.shard_rows = 4},
-       {I32({2}), F32({5, 3}), kAbsent, F32({2, 3})},
+       {I32({2}), F32({5, 3}), kAbsent, F32({2, 3}), kAbsent},
        "embedding: operand 'table' is f32[5,3], must have shard_rows = 4 rows"},
       {"NegativeShard",
        Op::kEmbedding,
        EmbeddingAttrs{.shard_rows = 5, .shard = -1},
-       {I32({2}), F32({5, 3}), kAbsent, F32({2, 3})},
+       {I32({2}), F32({5, 3}), kAbsent, F32({2, 3}), kAbsent},
        "embedding: attribute 'shard' is -1, must not be negative"},
       {"TooFewPositionsForTheContext",
        Op::kEmbedding,
        EmbeddingAttrs{.sequence = 4, .context = {.ranks = 2}},
-       {I32({8}), F32({5, 3}), F32({7, 3}), F32({8, 3})},
+       {I32({8}), F32({5, 3}), F32({7, 3}), F32({8, 3}), kAbsent},
        "embedding: operand 'positions' is f32[7,3], must have a row for each of the sequence's 8 "
        "positions"},
       {"TooFewAnglesForTheContext",
@@ -289,7 +296,8 @@ std::vector<BadCase> BadCases() {
       {"BlockIntoBF16",
        Op::kAttentionBlock,
        block({}, 0),
-       {BF16({5, 1, 8}), BF16({5, 1, 8}), BF16({5, 1, 8}), BF16({5, 1, 8}), F32({1, 1, 5})},
+       {BF16({5, 1, 8}), BF16({5, 1, 8}), BF16({5, 1, 8}), BF16({5, 1, 8}), F32({1, 1, 5}),
+        kAbsent},
        "attention_block: operand 'o' is bf16[5,1,8], must have f32 elements"},
       {"LogitsOfAnotherWidth",
        Op::kCrossEntropyRows,
@@ -408,10 +416,10 @@ INSTANTIATE_TEST_SUITE_P(All, BadShapes, testing::ValuesIn(BadCases()),
 
 TEST(GoodShapesTest, AColumnSliceOfAWiderBufferIsAccepted) {
   const TensorShape slice = Strided(BF16({10, 4, 8}), 96);
-  EXPECT_EQ(
-      CheckShapes(Op::kAttention, AttentionAttrs{.sequence = 5, .scale = 1},
-                  std::vector<TensorShape>{slice, slice, slice, BF16({10, 4, 8}), F32({2, 4, 5})}),
-      "");
+  EXPECT_EQ(CheckShapes(Op::kAttention, AttentionAttrs{.sequence = 5, .scale = 1},
+                        std::vector<TensorShape>{slice, slice, slice, BF16({10, 4, 8}),
+                                                 F32({2, 4, 5}), kAbsent}),
+            "");
 }
 
 TEST(GoodShapesTest, AProductMayMixElementTypes) {
@@ -421,9 +429,10 @@ TEST(GoodShapesTest, AProductMayMixElementTypes) {
 }
 
 TEST(GoodShapesTest, EmbeddingsWithoutPositionsNeedNoSequence) {
-  EXPECT_EQ(CheckShapes(Op::kEmbedding, EmbeddingAttrs{},
-                        std::vector<TensorShape>{I32({7}), F32({5, 3}), kAbsent, BF16({7, 3})}),
-            "");
+  EXPECT_EQ(
+      CheckShapes(Op::kEmbedding, EmbeddingAttrs{},
+                  std::vector<TensorShape>{I32({7}), F32({5, 3}), kAbsent, BF16({7, 3}), kAbsent}),
+      "");
 }
 
 }  // namespace

@@ -9,47 +9,46 @@ namespace terrace {
 namespace {
 
 // Of all samples of the mixture, the share of those of a source that lie in a bucket.
-double ShareIn(const DocumentSamples& samples, double weight, size_t bucket) {
-  return weight * static_cast<double>(samples.sizes()[bucket]) /
-         static_cast<double>(samples.size());
+double ShareIn(const DocumentRows& rows, double weight, size_t bucket) {
+  return weight * static_cast<double>(rows.sizes()[bucket]) / static_cast<double>(rows.size());
 }
 
 // Of the samples that the sources give, the share that lies in each bucket.
-std::vector<double> BucketShares(const std::vector<DocumentSamples>& samples,
+std::vector<double> BucketShares(const std::vector<DocumentRows>& sources,
                                  const std::vector<double>& weights) {
-  std::vector<double> shares(samples[0].lengths().size());
+  std::vector<double> shares(sources[0].lengths().size());
   for (size_t bucket = 0; bucket < shares.size(); ++bucket) {
-    for (size_t i = 0; i < samples.size(); ++i)
-      shares[bucket] += ShareIn(samples[i], weights[i], bucket);
+    for (size_t i = 0; i < sources.size(); ++i)
+      shares[bucket] += ShareIn(sources[i], weights[i], bucket);
   }
   return shares;
 }
 
 }  // namespace
 
-DocumentMixture::DocumentMixture(std::vector<DocumentSamples> samples,
+DocumentMixture::DocumentMixture(std::vector<DocumentRows> sources,
                                  const std::vector<double>& weights, uint64_t key)
-    : samples_(std::move(samples)), steps_(BucketShares(samples_, weights), MixBits(MixBits(key))) {
-  for (size_t bucket = 0; bucket < samples_[0].lengths().size(); ++bucket) {
+    : sources_(std::move(sources)), steps_(BucketShares(sources_, weights), MixBits(MixBits(key))) {
+  for (size_t bucket = 0; bucket < sources_[0].lengths().size(); ++bucket) {
     std::vector<double> shares;
-    for (size_t i = 0; i < samples_.size(); ++i)
-      shares.push_back(ShareIn(samples_[i], weights[i], bucket));
+    for (size_t i = 0; i < sources_.size(); ++i)
+      shares.push_back(ShareIn(sources_[i], weights[i], bucket));
     rows_.emplace_back(shares, MixBits(MixBits(key) + 1 + bucket));
   }
   // Sources of the same size come in orders of their own.
-  for (size_t i = 0; i < samples_.size(); ++i)
-    orders_.emplace_back(samples_[i].sizes(), i == 0 ? key : MixBits(key ^ MixBits(i)));
+  for (size_t i = 0; i < sources_.size(); ++i)
+    orders_.emplace_back(sources_[i].sizes(), i == 0 ? key : MixBits(key ^ MixBits(i)));
 }
 
 // One source's buckets come by their samples, so that each sample is seen once an epoch.
 DrawnBatch DocumentMixture::Draw(int64_t step, int64_t global_batch) const {
-  if (samples_.size() == 1) return orders_[0].Draw(step, global_batch);
+  if (sources_.size() == 1) return orders_[0].Draw(step, global_batch);
   const SourceDraw::Place place = steps_.At(step);
   return {place.source, place.index * global_batch};
 }
 
 WholeEpochs DocumentMixture::WholeBefore(int64_t step, int64_t global_batch) const {
-  return samples_.size() == 1 ? orders_[0].WholeEpochsBefore(step, global_batch)
+  return sources_.size() == 1 ? orders_[0].WholeEpochsBefore(step, global_batch)
                               : steps_.WholeBlocksBefore(step);
 }
 
@@ -59,8 +58,7 @@ int DocumentMixture::Bucket(int64_t step, int64_t global_batch) const {
 
 DocumentPlace DocumentMixture::At(int bucket, int64_t place) const {
   const SourceDraw::Place drawn = rows_[bucket].At(place);
-  const int64_t sample = orders_[drawn.source].Sample(bucket, drawn.index);
-  return {drawn.source, samples_[drawn.source].At(bucket, sample)};
+  return {drawn.source, bucket, orders_[drawn.source].Sample(bucket, drawn.index)};
 }
 
 DocumentPlace DocumentMixture::Row(int64_t step, int64_t row, int64_t global_batch) const {
@@ -72,23 +70,23 @@ int64_t DocumentMixture::TokensOfStep(int64_t step, int64_t global_batch) const 
   const DrawnBatch batch = Draw(step, global_batch);
   int64_t tokens = 0;
   for (int64_t row = 0; row < global_batch; ++row)
-    tokens += At(batch.bucket, batch.first + row).sample.count;
+    tokens += TokensAt(At(batch.bucket, batch.first + row));
   return tokens;
 }
 
 int64_t DocumentMixture::TokensOf(int source, int bucket, int64_t begin, int64_t end) const {
   int64_t tokens = 0;
   for (int64_t i = begin; i < end; ++i)
-    tokens += samples_[source].At(bucket, orders_[source].Sample(bucket, i)).count;
+    tokens += sources_[source].Count(bucket, orders_[source].Sample(bucket, i));
   return tokens;
 }
 
 // A pass has every sample once.
 int64_t DocumentMixture::TokensOfFirst(int source, int bucket, int64_t count) const {
   if (count == 0) return 0;
-  const int64_t size = samples_[source].sizes()[bucket];
+  const int64_t size = sources_[source].sizes()[bucket];
   const int64_t passes = count / size;
-  return passes * samples_[source].tokens(bucket) + TokensOf(source, bucket, passes * size, count);
+  return passes * sources_[source].tokens(bucket) + TokensOf(source, bucket, passes * size, count);
 }
 
 // Within a block of rows the entries of a source's list come in another order.
@@ -97,7 +95,7 @@ int64_t DocumentMixture::TokensOfRows(int bucket, int64_t rows) const {
   int64_t tokens = 0;
   for (size_t source = 0; source < whole.batches.size(); ++source)
     tokens += TokensOfFirst(static_cast<int>(source), bucket, whole.batches[source]);
-  for (int64_t row = whole.steps; row < rows; ++row) tokens += At(bucket, row).sample.count;
+  for (int64_t row = whole.steps; row < rows; ++row) tokens += TokensAt(At(bucket, row));
   return tokens;
 }
 
@@ -113,9 +111,9 @@ int64_t DocumentMixture::TokensBefore(int64_t step, int64_t global_batch) const 
 }
 
 std::vector<int64_t> DocumentMixture::RowsBefore(int64_t step, int64_t global_batch) const {
-  if (samples_.size() == 1) return {step * global_batch};
+  if (sources_.size() == 1) return {step * global_batch};
   const WholeEpochs whole = WholeBefore(step, global_batch);
-  std::vector<int64_t> rows(samples_.size());
+  std::vector<int64_t> rows(sources_.size());
   for (size_t bucket = 0; bucket < rows_.size(); ++bucket) {
     if (whole.batches[bucket] == 0) continue;
     const std::vector<int64_t> here = rows_[bucket].Counts(whole.batches[bucket] * global_batch);

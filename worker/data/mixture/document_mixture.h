@@ -1,4 +1,5 @@
-// Which document of which source each row of a run is.
+// Which row of documents (document_rows.h) of which source each row of a run is. A sample below is
+// a document, or, packed, what shares a row.
 //
 // A step takes its rows from one bucket. One source: see bucket_draw.h. Of a mixture each bucket
 // comes as often as the samples that the sources give by their weights lie in it. Within it every
@@ -15,24 +16,24 @@
 #include <vector>
 
 #include "worker/data/bucket_draw.h"
-#include "worker/data/document_samples.h"
+#include "worker/data/document_rows.h"
 #include "worker/data/mixture/source_draw.h"
 
 namespace terrace {
 
 struct DocumentPlace {
-  int source = 0;
-  DocumentSample sample;
+  int source = 0, bucket = 0;
+  int64_t row = 0;  // of the source's in the bucket
 };
 
 class DocumentMixture {
  public:
-  // `samples`: of each source, with the same lengths. REQUIRES: each has one, and all together have
-  // as many as any batch that is asked for.
-  DocumentMixture(std::vector<DocumentSamples> samples, const std::vector<double>& weights,
+  // `sources`: the rows of each, closed, with the same lengths. REQUIRES: each has one, and all
+  // together have as many as any batch that is asked for.
+  DocumentMixture(std::vector<DocumentRows> sources, const std::vector<double>& weights,
                   uint64_t key);
 
-  const DocumentSamples& samples(int source) const { return samples_[source]; }
+  const DocumentRows& rows(int source) const { return sources_[source]; }
   // The bucket of the step's rows.
   int Bucket(int64_t step, int64_t global_batch) const;
   DocumentPlace Row(int64_t step, int64_t row, int64_t global_batch) const;
@@ -54,7 +55,12 @@ class DocumentMixture {
   // Of the first rows that are drawn in the bucket.
   int64_t TokensOfRows(int bucket, int64_t rows) const;
 
-  const std::vector<DocumentSamples> samples_;
+  // Without padding.
+  int64_t TokensAt(const DocumentPlace& place) const {
+    return sources_[place.source].Count(place.bucket, place.row);
+  }
+
+  const std::vector<DocumentRows> sources_;
   const SourceDraw steps_;          // of a mixture: the bucket of each step
   std::vector<SourceDraw> rows_;    // by bucket: the source of each row
   std::vector<BucketDraw> orders_;  // by source: the order of its samples in a bucket

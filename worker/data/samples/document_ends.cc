@@ -52,7 +52,8 @@ absl::Status VisitSegment(const TokenSegment& segment, std::optional<int32_t> en
   }
   return absl::InvalidArgumentError(absl::StrCat(
       segment.path,
-      " does not say where its documents end, which data.samples: documents has to know; set "
+      " does not say where its documents end, which data.samples: documents and packed have to "
+      "know; set "
       "data.tokenizer to the one that made it, with an end-of-text token, put Megatron's .idx "
       "beside it, or use samples: stream"));
 }
@@ -63,7 +64,7 @@ absl::Status VisitDocuments(const TokenSequence& tokens, std::optional<int32_t> 
                             const DocumentVisitor& visit) {
   if (tokens.size() > kMaxDocumentTokens) {
     return absl::InvalidArgumentError(absl::StrCat("there are ", tokens.size(),
-                                                   " tokens, data.samples: documents allows ",
+                                                   " tokens, documents as samples allow ",
                                                    kMaxDocumentTokens));
   }
   int64_t first = 0;

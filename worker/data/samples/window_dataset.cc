@@ -93,8 +93,8 @@ class WindowDataset final : public TokenDataset {
 
   // An epoch of a source cuts the ring of its training tokens into windows, beginning at the
   // epoch's offset, and visits each once.
-  void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
-                std::span<int32_t> targets) const override {
+  void TrainRow(int64_t step, int64_t row, int64_t global_batch,
+                const SampleRow& to) const override {
     const SourceDraw::Place place = draw_.At(step * global_batch + row);
     const Source& source = sources_[place.source];
     const uint64_t windows = source.train.count / sequence_length_;
@@ -103,21 +103,22 @@ class WindowDataset final : public TokenDataset {
     const int64_t offset = epoch_key % sequence_length_;
     const int64_t window = Permutation(windows, epoch_key)(index % windows);
     const int64_t position = offset + window * sequence_length_;
-    source.train.ReadRing(position, tokens);
-    source.train.ReadRing(position + 1, targets);
+    source.train.ReadRing(position, to.tokens);
+    source.train.ReadRing(position + 1, to.targets);
+    std::fill(to.starts.begin(), to.starts.end(), 0);
   }
 
   // What is held out of a mixture is a mixture of the same shares, so that few samples, too, tell
   // of all sources.
-  void ValidationRow(int64_t index, std::span<int32_t> tokens,
-                     std::span<int32_t> targets) const override {
+  void ValidationRow(int64_t index, const SampleRow& to) const override {
     const bool is_own = validation_.count > 0;
     const SourceDraw::Place place = is_own ? SourceDraw::Place{0, index} : draw_.At(index);
     const TokenRange& from = is_own ? validation_ : sources_[place.source].held_out;
     const int64_t windows = (from.count - 1) / sequence_length_;
     const int64_t position = from.begin + place.index % windows * sequence_length_;
-    from.tokens->Read(position, tokens);
-    from.tokens->Read(position + 1, targets);
+    from.tokens->Read(position, to.tokens);
+    from.tokens->Read(position + 1, to.targets);
+    std::fill(to.starts.begin(), to.starts.end(), 0);
   }
 
  private:

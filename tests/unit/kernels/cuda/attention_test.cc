@@ -65,17 +65,24 @@ TEST(AttentionShapeTest, RangesHoldAllThatIsSeenAndNoTileThatIsNot) {
 TEST(AttentionShapeTest, PlacesInATileAreThoseOfThePairsThatSeeEachOther) {
   constexpr int64_t kLength = 9;
   constexpr int kCount = 4;
+  constexpr int32_t kStarts[kLength] = {0, 0, 3, 3, 3, 5, 9, 9, 12};
   for (int64_t offset = -10; offset <= 20; ++offset) {
     for (int64_t window : {0, 1, 3, 9, 30}) {
-      const AttentionShape shape = Pieces(kLength, offset, window);
-      for (int64_t own = 0; own <= kLength + 1; ++own) {
-        for (int64_t tile = 0; tile <= kLength; ++tile) {
-          SCOPED_TRACE(testing::Message() << offset << ' ' << window << ' ' << own << ' ' << tile);
-          const TileRange keys = shape.KeysInTile(own, tile, kCount);
-          const TileRange queries = shape.QueriesInTile(own, tile, kCount);
-          for (int place = 0; place < kCount; ++place) {
-            EXPECT_EQ(keys.Holds(place), shape.Sees(own, tile + place));
-            EXPECT_EQ(queries.Holds(place), shape.Sees(tile + place, own));
+      const AttentionShape whole = Pieces(kLength, offset, window);
+      AttentionShape documents = whole;
+      documents.starts = kStarts;
+      documents.key_position = 2;
+      for (const AttentionShape& shape : {whole, documents}) {
+        for (int64_t own = 0; own <= kLength + 1; ++own) {
+          for (int64_t tile = 0; tile <= kLength; ++tile) {
+            SCOPED_TRACE(testing::Message()
+                         << offset << ' ' << window << ' ' << own << ' ' << tile);
+            const TileRange keys = shape.KeysInTile(own, tile, kCount);
+            const TileRange queries = shape.QueriesInTile(own, tile, kCount);
+            for (int place = 0; place < kCount; ++place) {
+              EXPECT_EQ(keys.Holds(place), shape.Sees(own, tile + place));
+              EXPECT_EQ(queries.Holds(place), shape.Sees(tile + place, own));
+            }
           }
         }
       }

@@ -51,7 +51,7 @@ TEST(CudaKernelsTest, TheFirstBadTokenIsNotedAndTakenForAbsent) {
   std::vector<float> table = {1, 2, 3, 4, 5, 6}, x(10, 7);
   const Fault fault = RunOp(Op::kEmbedding, EmbeddingAttrs{},
                             {View(tokens, DType::kI32, {5}), View(table, DType::kF32, {3, 2}),
-                             TensorView(), View(x, DType::kF32, {5, 2})});
+                             TensorView(), View(x, DType::kF32, {5, 2}), TensorView()});
   EXPECT_EQ(DescribeFault(fault).message,
             "embedding: the index at position 2 is outside its table");
   EXPECT_EQ(x, (std::vector<float>{3, 4, 1, 2, 0, 0, 0, 0, 5, 6}));
@@ -59,7 +59,7 @@ TEST(CudaKernelsTest, TheFirstBadTokenIsNotedAndTakenForAbsent) {
   std::vector<float> dtable(6, 1);
   EXPECT_NE(RunOp(Op::kEmbeddingGrad, EmbeddingAttrs{},
                   {View(tokens, DType::kI32, {5}), View(x, DType::kF32, {5, 2}),
-                   View(dtable, DType::kF32, {3, 2}), TensorView()}),
+                   View(dtable, DType::kF32, {3, 2}), TensorView(), TensorView()}),
             kNoFault);
   EXPECT_EQ(dtable, (std::vector<float>{2, 3, 4, 5, 6, 7}));
 }

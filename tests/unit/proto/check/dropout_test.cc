@@ -81,7 +81,8 @@ TEST(DropoutCheckTest, EveryTokenHasAPlace) {
     i.mutable_operands(2)->set_shape(0, i.operands(2).shape(0) - 1);
   }
   ASSERT_GT(changed, 0);
-  EXPECT_THAT(Refusal(program), HasSubstr("tokens, targets and places must be of one length"));
+  EXPECT_THAT(Refusal(program),
+              HasSubstr("tokens, targets, places and starts must be of one length"));
 }
 
 }  // namespace

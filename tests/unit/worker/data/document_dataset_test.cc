@@ -65,7 +65,7 @@ class DocumentDatasetTest : public ::testing::Test {
   static Row RowOf(const TokenDataset& dataset, int64_t step, int64_t row) {
     const int64_t length = dataset.TrainLength(step, kBatch);
     Row out = {std::vector<int32_t>(length), std::vector<int32_t>(length)};
-    dataset.TrainRow(step, row, kBatch, out.tokens, out.targets);
+    dataset.TrainRow(step, row, kBatch, {.tokens = out.tokens, .targets = out.targets});
     return out;
   }
 
@@ -96,7 +96,7 @@ TEST_F(DocumentDatasetTest, TheLossCountsAnswersAlone) {
   EXPECT_THAT(row.tokens, ElementsAre('a', 'b', 'w', 'x', 'y', 0, 0, 0));
   EXPECT_THAT(row.targets, ElementsAre(-1, 'w', 'x', 'y', 'z', -1, -1, -1));
   std::vector<int32_t> tokens(16), targets(16);
-  (*dataset)->ValidationRow(0, tokens, targets);
+  (*dataset)->ValidationRow(0, {.tokens = tokens, .targets = targets});
   EXPECT_EQ(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }), 1);
   EXPECT_EQ(targets[7], '!');
 }
@@ -257,7 +257,7 @@ TEST_F(DocumentDatasetTest, TargetsAreTheNextTokensAlsoWhereADocumentIsCut) {
   std::set<std::string> rows;
   for (int64_t step = 0; step < 3; ++step) {
     std::vector<int32_t> tokens(4), targets(4);
-    dataset->TrainRow(step, 0, 1, tokens, targets);
+    dataset->TrainRow(step, 0, 1, {.tokens = tokens, .targets = targets});
     std::string text;
     for (int t = 0; t < 4; ++t) {
       text += tokens[t] > 0 ? static_cast<char>(tokens[t]) : '.';
@@ -327,7 +327,7 @@ TEST_F(DocumentDatasetTest, ValidationDocumentsFollowEachOtherAtFullLength) {
   const auto dataset = Open().value();
   std::vector<int32_t> tokens(16), targets(16);
   for (int64_t index : {0, 1, 2}) {  // "x" has nothing to predict
-    dataset->ValidationRow(index, tokens, targets);
+    dataset->ValidationRow(index, {.tokens = tokens, .targets = targets});
     EXPECT_EQ(tokens[0], 'v');
     EXPECT_EQ(targets[6], 'e');
     EXPECT_EQ(targets[7], -1);
@@ -343,13 +343,54 @@ TEST_F(DocumentDatasetTest, TheDocumentsAtTheEndAreHeldOut) {
   EXPECT_EQ(dataset->tokens(Split::kTrain), 64);
   EXPECT_EQ(dataset->tokens(Split::kValidation), 16);
   std::vector<int32_t> tokens(16), targets(16);
-  dataset->ValidationRow(1, tokens, targets);
+  dataset->ValidationRow(1, {.tokens = tokens, .targets = targets});
   EXPECT_EQ(tokens[0], 'A' + 9);
   for (int64_t step = 0; step < 20; ++step) {
     for (int64_t row = 0; row < kBatch; ++row) {
       EXPECT_LT(RowOf(*dataset, step, row).tokens[0], 'A' + 8);
     }
   }
+}
+
+// ---- packed -------------------------------------------------------------------------------------
+
+// Document i has lengths[i] - 1 tokens with one to predict; those of 3 + 13, 4 + 12, ... fill rows.
+TEST_F(DocumentDatasetTest, PackedDocumentsShareRowsAndSayWhereTheyStart) {
+  spec_.clear_buckets();
+  spec_.set_samples("packed");
+  train_.set_global_batch(2);
+  spec_.add_train(JsonLines({4, 14, 5, 13, 17, 6}));
+  const auto opened = Open();
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const TokenDataset& dataset = **opened;
+  std::map<int32_t, int> seen;  // by document: how often in two epochs of two steps
+  for (int64_t step = 0; step < 4; ++step) {
+    ASSERT_EQ(dataset.TrainLength(step, 2), 16);
+    for (int64_t row = 0; row < 2; ++row) {
+      std::vector<int32_t> tokens(16), targets(16), starts(16);
+      dataset.TrainRow(step, row, 2, {.tokens = tokens, .targets = targets, .starts = starts});
+      for (int i = 0; i < 16; ++i) {
+        const bool first = i == 0 || starts[i] != starts[i - 1];
+        EXPECT_EQ(first, starts[i] == i) << "row " << row << ", token " << i;
+        EXPECT_EQ(tokens[starts[i]], tokens[i]) << "one document from its start on";
+        // A document's last target is its last token; padding has none.
+        EXPECT_EQ(targets[i], tokens[i] == 0 ? -1 : tokens[i]);
+        if (first && tokens[i] != 0) ++seen[tokens[i]];
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 6);
+  for (const auto& [document, times] : seen) EXPECT_EQ(times, 2) << document;
+  // 3 + 13, 4 + 12, 16 and 5 tokens.
+  EXPECT_EQ(dataset.TrainTokens(0, 2, 2), 53);
+  EXPECT_EQ(dataset.TrainTokens(0, 200, 2), 100 * 53);
+}
+
+TEST_F(DocumentDatasetTest, TooFewPackedRowsAreRefused) {
+  spec_.clear_buckets();
+  spec_.set_samples("packed");
+  spec_.add_train(JsonLines({4, 4, 4, 4, 4, 4, 4, 4}));
+  EXPECT_THAT(OpenError(), HasSubstr("data.train has 2 rows of packed samples"));
 }
 
 // ---- where documents end ------------------------------------------------------------------------

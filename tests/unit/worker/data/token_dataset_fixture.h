@@ -53,7 +53,7 @@ class TokenDatasetTest : public ::testing::Test {
     const int64_t length = spec_.sequence_length();
     std::vector<int32_t> all, tokens(length), targets(length);
     for (int64_t i = 0; i < (dataset.tokens(Split::kValidation) - 1) / length; ++i) {
-      dataset.ValidationRow(i, tokens, targets);
+      dataset.ValidationRow(i, {.tokens = tokens, .targets = targets});
       all.insert(all.end(), tokens.begin(), tokens.end());
     }
     return all;

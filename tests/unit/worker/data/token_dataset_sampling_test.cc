@@ -28,7 +28,7 @@ class SamplingTest : public TokenDatasetTest {
   std::vector<int32_t> Row(const TokenDataset& dataset, int64_t step, int64_t row,
                            int64_t global_batch) {
     std::vector<int32_t> tokens(kLength), targets(kLength);
-    dataset.TrainRow(step, row, global_batch, tokens, targets);
+    dataset.TrainRow(step, row, global_batch, {.tokens = tokens, .targets = targets});
     for (int64_t i = 0; i < kLength; ++i) {
       EXPECT_EQ(tokens[i], (tokens[0] + i) % kTokens);
       EXPECT_EQ(targets[i], (tokens[i] + 1) % kTokens);
@@ -97,14 +97,14 @@ TEST_F(SamplingTest, TheHeldOutTailIsNeverTrainedOn) {
   EXPECT_EQ(dataset->tokens(Split::kValidation), 100);
   std::vector<int32_t> tokens(kLength), targets(kLength);
   for (int64_t i = 0; i < 500; ++i) {
-    dataset->TrainRow(i, 0, 1, tokens, targets);
+    dataset->TrainRow(i, 0, 1, {.tokens = tokens, .targets = targets});
     for (const int32_t target : targets) ASSERT_LT(target, 903);
   }
-  dataset->ValidationRow(0, tokens, targets);
+  dataset->ValidationRow(0, {.tokens = tokens, .targets = targets});
   EXPECT_EQ(tokens[0], 903);
-  dataset->ValidationRow(11, tokens, targets);
+  dataset->ValidationRow(11, {.tokens = tokens, .targets = targets});
   EXPECT_EQ(targets[7], 903 + 96);
-  dataset->ValidationRow(12, tokens, targets);
+  dataset->ValidationRow(12, {.tokens = tokens, .targets = targets});
   EXPECT_EQ(tokens[0], 903) << "wraps around";
 }
 

@@ -29,7 +29,7 @@ TEST_F(TokenDatasetTest, TextIsCachedOnceAndReadBack) {
   EXPECT_EQ(dataset->tokens(Split::kTrain), 100);
   EXPECT_EQ(dataset->tokens(Split::kValidation), 17);
   std::vector<int32_t> tokens(8), targets(8);
-  dataset->ValidationRow(1, tokens, targets);
+  dataset->ValidationRow(1, {.tokens = tokens, .targets = targets});
   EXPECT_EQ(tokens[0], '8');
   EXPECT_EQ(targets[7], 'X');
   calls = 0;
@@ -188,7 +188,7 @@ TEST_F(TokenDatasetTest, DocumentsEndWithEndOfText) {
   int32_t token = 0, target = 0;
   std::set<std::pair<int32_t, int32_t>> pairs;
   for (int row = 0; row < 4; ++row) {
-    dataset->TrainRow(0, row, 4, {&token, 1}, {&target, 1});
+    dataset->TrainRow(0, row, 4, {.tokens = {&token, 1}, .targets = {&target, 1}});
     pairs.insert({token, target});
   }
   EXPECT_EQ(pairs.size(), 4u);

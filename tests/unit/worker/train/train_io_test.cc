@@ -17,15 +17,15 @@ class RowDataset final : public TokenDataset {
   int64_t tokens(Split) const override { return 0; }
   int64_t TrainLength(int64_t, int64_t) const override { return 4; }
   int64_t TrainTokens(int64_t, int64_t, int64_t) const override { return 0; }
-  void TrainRow(int64_t step, int64_t row, int64_t global_batch, std::span<int32_t> tokens,
-                std::span<int32_t> targets) const override {
+  void TrainRow(int64_t step, int64_t row, int64_t global_batch,
+                const SampleRow& to) const override {
     EXPECT_EQ(global_batch, 12);
-    EXPECT_EQ(tokens.size(), 4);
-    for (int32_t& token : tokens) token = static_cast<int32_t>(row);
-    for (int32_t& target : targets) target = static_cast<int32_t>(step);
+    EXPECT_EQ(to.tokens.size(), 4);
+    for (int32_t& token : to.tokens) token = static_cast<int32_t>(row);
+    for (int32_t& target : to.targets) target = static_cast<int32_t>(step);
   }
-  void ValidationRow(int64_t index, std::span<int32_t> tokens, std::span<int32_t>) const override {
-    for (int32_t& token : tokens) token = static_cast<int32_t>(index);
+  void ValidationRow(int64_t index, const SampleRow& to) const override {
+    for (int32_t& token : to.tokens) token = static_cast<int32_t>(index);
   }
 };
 
@@ -63,18 +63,31 @@ class PlaceDataset final : public TokenDataset {
   int64_t tokens(Split) const override { return 0; }
   int64_t TrainLength(int64_t, int64_t) const override { return 4; }
   int64_t TrainTokens(int64_t, int64_t, int64_t) const override { return 0; }
-  void TrainRow(int64_t, int64_t row, int64_t, std::span<int32_t> tokens,
-                std::span<int32_t> targets) const override {
-    for (size_t t = 0; t < tokens.size(); ++t) {
-      tokens[t] = static_cast<int32_t>(100 * row + t);
-      targets[t] = tokens[t] + 1;
+  void TrainRow(int64_t, int64_t row, int64_t, const SampleRow& to) const override {
+    for (size_t t = 0; t < to.tokens.size(); ++t) {
+      to.tokens[t] = static_cast<int32_t>(100 * row + t);
+      to.targets[t] = to.tokens[t] + 1;
+      if (!to.starts.empty()) to.starts[t] = to.tokens[t] - 1;
     }
   }
-  void ValidationRow(int64_t index, std::span<int32_t> tokens,
-                     std::span<int32_t> targets) const override {
-    TrainRow(0, index, 0, tokens, targets);
+  void ValidationRow(int64_t index, const SampleRow& to) const override {
+    TrainRow(0, index, 0, to);
   }
 };
+
+TEST(TrainIoTest, StartsAreCutAsTokensAre) {
+  const v1::StepRules rules = Rules();
+  const PlaceDataset dataset;
+  TrainIo io(rules, dataset, 0);
+  io.SetStep(0);
+  std::vector<int32_t> tokens(8), starts(8);
+  io.LoadBatch(0, {.tokens = tokens, .starts = starts});
+  for (size_t i = 0; i < starts.size(); ++i) EXPECT_EQ(starts[i], tokens[i] - 1);
+  // A stage between the first and the last asks for nothing else.
+  std::vector<int32_t> alone(8);
+  io.LoadBatch(0, {.starts = alone});
+  EXPECT_EQ(alone, starts);
+}
 
 TEST(TrainIoTest, RanksOfOneContextTakeTheirPiecesOfTheSameRows) {
   v1::StepRules rules = Rules();

@@ -73,7 +73,7 @@ TEST_F(CompressedTextTest, DocumentsAreThoseOfTheTextItself) {
     std::vector<int32_t> tokens(8), targets(8), all;
     const auto dataset = Open().value();
     for (int i = 0; i < 2; ++i) {
-      dataset->ValidationRow(i, tokens, targets);
+      dataset->ValidationRow(i, {.tokens = tokens, .targets = targets});
       all.insert(all.end(), targets.begin(), targets.end());
     }
     return all;

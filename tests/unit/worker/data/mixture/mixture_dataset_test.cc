@@ -50,7 +50,7 @@ class MixtureTest : public TokenDatasetTest {
   static Row RowOf(const TokenDataset& dataset, int64_t step, int64_t row) {
     const int64_t length = dataset.TrainLength(step, kBatch);
     Row got = {std::vector<int32_t>(length), std::vector<int32_t>(length)};
-    dataset.TrainRow(step, row, kBatch, got.tokens, got.targets);
+    dataset.TrainRow(step, row, kBatch, {.tokens = got.tokens, .targets = got.targets});
     return got;
   }
   // The letter of a row, which is its second token.
@@ -137,7 +137,7 @@ TEST_F(MixtureTest, TheLastTokensOfEachSourceAreHeldOut) {
   std::vector<int32_t> tokens(8), targets(8);
   std::map<char, int> seen;
   for (int i = 0; i < 320; ++i) {
-    dataset->ValidationRow(i, tokens, targets);
+    dataset->ValidationRow(i, {.tokens = tokens, .targets = targets});
     ++seen[static_cast<char>(tokens[1])];
   }
   EXPECT_EQ(seen.size(), 2u);
