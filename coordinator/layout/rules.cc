@@ -156,6 +156,10 @@ void Checker::CheckContext() {
   const int64_t context = layout_.context_parallel();
   if (!CheckName("context_type", layout_.context_type(), {"ring", "ulysses"})) return;
   if (context == 1) return;
+  if (layout_.context_type() == "ulysses" && data_.samples() == "packed") {
+    // A rank would have to know where documents start in all of a sequence.
+    return Problem("context_type", "ulysses", "be ring with data.samples: packed", "ring");
+  }
   if (layout_.context_type() == "ulysses") return CheckUlysses(context);
   if (sequence_ % (2 * context) == 0) return;
   Problem("cp", context,

@@ -211,6 +211,7 @@ class Walk {
     std::vector<v1::Layout> contexts = {layout};
     if (!all_ || layout.context_parallel() == 1 || !layout.context_type().empty()) return contexts;
     contexts[0].set_context_type("ring");
+    if (spec_.data().samples() == "packed") return contexts;
     contexts.push_back(layout);
     contexts[1].set_context_type("ulysses");
     return contexts;
@@ -262,7 +263,8 @@ class Walk {
   void ChooseRest(v1::Layout* layout) const {
     const int64_t cp = layout->context_parallel(), tp = layout->tensor_parallel();
     const int64_t sequence = spec_.data().sequence_length();
-    if (layout->context_type().empty() && cp > 1 && sequence % (2 * cp) != 0) {
+    const bool packed = spec_.data().samples() == "packed";
+    if (layout->context_type().empty() && cp > 1 && sequence % (2 * cp) != 0 && !packed) {
       layout->set_context_type("ulysses");
     }
     const bool divides = layout->micro_batch() * (sequence / cp) % tp == 0;

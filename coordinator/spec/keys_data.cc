@@ -175,7 +175,7 @@ std::vector<SpecKey> DataKeys() {
        {"answers", "all"},
        "",
        "What the loss counts of conversations and of prompts with completions, with samples: "
-       "documents: answers alone, or all tokens"},
+       "documents or packed: answers alone, or all tokens"},
       {"data.sequence_length",
        kInteger,
        "1024",
@@ -191,10 +191,11 @@ std::vector<SpecKey> DataKeys() {
        false,
        0,
        0,
-       {"stream", "documents"},
+       {"stream", "documents", "packed"},
        "",
        "stream: windows of all tokens in a row; documents: each document is a sample, cut at "
-       "sequence_length and padded"},
+       "sequence_length and padded; packed: as many of these as fit share a row, none sees another, "
+       "and the positions of each start at 0"},
       {"data.buckets",
        kIntegers,
        "",

@@ -95,12 +95,12 @@ struct Documents {
 };
 constexpr Documents kDocuments[] = {
     {"reset-position-ids",
-     "positions run on across documents in data.samples: stream; with data.samples: documents each "
-     "starts at 0, in a row of its own"},
+     "positions run on across documents in data.samples: stream; with data.samples: packed those "
+     "of "
+     "each start at 0"},
     {"reset-attention-mask",
-     "attention crosses the ends of documents in data.samples: stream; with data.samples: "
-     "documents "
-     "none sees another, each in a row of its own"},
+     "attention crosses the ends of documents in data.samples: stream; with data.samples: packed "
+     "none sees another"},
     {"eod-mask-loss",
      "the token behind an end of text counts in data.samples: stream; with data.samples: documents "
      "nothing is predicted across the end of a document"},

@@ -135,6 +135,21 @@ TEST(LayoutRulesTest, UlyssesDividesTheHeadsOfATensorParallelRank) {
                                             HasSubstr("try 2, or layout.context_type ring")));
 }
 
+TEST(LayoutRulesTest, PackedDocumentsGoRoundTheRing) {
+  v1::JobSpec spec;
+  spec.mutable_data()->set_sequence_length(kSequence);
+  spec.mutable_data()->set_samples("packed");
+  const auto status = [&](const char* type) {
+    v1::Layout layout = SmallLayout();
+    layout.set_context_parallel(4);
+    layout.set_context_type(type);
+    return CheckLayout(layout, TestModel(), spec);
+  };
+  EXPECT_TRUE(status("ring").ok()) << status("ring");
+  EXPECT_THAT(std::string(status("ulysses").message()),
+              AllOf(HasSubstr("layout.context_type: got ulysses"), HasSubstr("samples: packed")));
+}
+
 TEST(LayoutRulesTest, EveryChunkHasALayer) {
   EXPECT_TRUE(Check([](v1::Layout& l) { l.set_pipeline_parallel(10); }).ok());
   EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_pipeline_parallel(11); }),
