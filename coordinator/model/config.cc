@@ -190,6 +190,11 @@ void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_le
     json.Problem("n_embd", absl::StrCat(config.hidden),
                  absl::StrCat("a multiple of n_head ", config.heads));
   }
+  const Family* family = FindFamily(config.family);
+  if (config.hidden % config.heads != 0 && family != nullptr && !family->head_dim_key) {
+    json.Problem("hidden_size", absl::StrCat(config.hidden),
+                 absl::StrCat("a multiple of num_attention_heads ", config.heads));
+  }
   if (config.heads % config.kv_heads != 0) {
     json.Problem("num_key_value_heads", absl::StrCat(config.kv_heads),
                  absl::StrCat("a divisor of num_attention_heads ", config.heads));

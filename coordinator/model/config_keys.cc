@@ -77,11 +77,14 @@ void JudgeArchitectures(const JsonReader& read, std::string_view family,
                         std::vector<std::string>* remarks) {
   const auto it = read.object().find("architectures");
   if (it == read.object().end() || it->is_null() || it->empty()) return;
+  // GPTNeoXForCausalLM is gpt_neox's.
+  std::string of_class(family);
+  of_class.erase(std::remove(of_class.begin(), of_class.end(), '_'), of_class.end());
   for (const Json& name : it->is_array() ? *it : Json::array({*it})) {
     if (!name.is_string()) continue;
     const std::string lower = absl::AsciiStrToLower(name.get<std::string>());
     const bool head = lower.ends_with("forcausallm") || lower.ends_with("lmheadmodel");
-    if (head && lower.starts_with(family)) return;
+    if (head && lower.starts_with(of_class)) return;
   }
   remarks->push_back(Sentence(
       "", "architectures", *it,

@@ -18,19 +18,22 @@ constexpr std::string_view kDropped =
 const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
-      "llama mistral qwen2 qwen3 starcoder2 gemma";  // with a padding token's embedding
+      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm";  // with a padding token's embedding
   constexpr std::string_view kRotary =
       "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
       {"attention_dropout", kRotary, kRemark, kDropped},
+      {"hidden_dropout", "stablelm", kRemark,
+       "which is dropped of the MLP's result alone in transformers; here it is not dropped, and "
+       "model.dropout.residual drops of what both blocks add"},
       {"pad_token_id", kLlamaLike, kRemark,
        "whose embedding transformers starts at zero and gives no gradient as an input; here it is "
        "trained like any other",
        /*even_if_empty=*/true},
       {"pad_token_id", "gpt2", kNoEffect, "gpt2's embedding trains every row"},
-      {"pad_token_id", "gpt_neox stablelm", kNoEffect, "the embedding trains every row"},
+      {"pad_token_id", "gpt_neox", kNoEffect, "the embedding trains every row"},
       {"quantization_config", "", kRemark,
        "which is not applied: weights are trained as train.precision and formats say"},
       {"auto_map", "", kRemark,

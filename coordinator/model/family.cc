@@ -167,7 +167,6 @@ constexpr Family kFamilies[] = {
      .head_dim_key = false,
      .qkv_bias = {.key = "use_qkv_bias"},
      .rotary = {.part = 0.25, .whole_only = false},
-     .residual_dropout = "hidden_dropout",
      .names = kLlamaNames},
 };
 

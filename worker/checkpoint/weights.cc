@@ -29,12 +29,13 @@ namespace {
 constexpr size_t kUnusedShown = 3;
 
 // The names under which a file may hold `tensor`: its own, without the base model's prefix
-// ("transformer.", "model."), and those of the tensors tied to it.
+// ("transformer.", "model.", "gpt_neox."), and those of the tensors tied to it.
 std::vector<std::string> Aliases(const std::string& tensor, const v1::Program& program) {
   std::vector<std::string> names = {tensor};
   const size_t dot = tensor.find('.');
   const std::string prefix = tensor.substr(0, dot);
-  if (dot != std::string::npos && (prefix == "transformer" || prefix == "model")) {
+  if (dot != std::string::npos &&
+      (prefix == "transformer" || prefix == "model" || prefix == "gpt_neox")) {
     names.push_back(tensor.substr(dot + 1));
   }
   std::set<std::string> tied;  // sorted: a map field has no order
@@ -84,6 +85,12 @@ absl::Status CheckPairs(const std::set<std::string>& begin, const std::set<std::
 
 // Of the file, the tensors that no stage has: the initializers list those of all. A model with
 // fewer layers than the file loads without an error, so say what was left.
+// Masks and angles that files of earlier versions of transformers hold.
+bool IsMadeAnew(std::string_view name) {
+  return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
+}
+
 std::vector<std::string> Unused(const SafetensorsReader& reader, const v1::Program& program) {
   std::set<std::string> used;
   for (const v1::Initializer& initializer : program.initializers()) {
@@ -92,7 +99,8 @@ std::vector<std::string> Unused(const SafetensorsReader& reader, const v1::Progr
   }
   std::vector<std::string> unused;
   for (const std::string& name : reader.Names()) {
-    if (!used.contains(name) && !program.tied().contains(name) && !AreScalesOfCodes(reader, name))
+    if (!used.contains(name) && !program.tied().contains(name) && !AreScalesOfCodes(reader, name) &&
+        !IsMadeAnew(name))
       unused.push_back(name);
   }
   return unused;

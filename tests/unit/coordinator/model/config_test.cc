@@ -16,6 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::UnorderedElementsAre;
 
 nlohmann::json Preset(std::string_view name) {
   return nlohmann::json::parse(FindPreset(name)->config_json);
@@ -244,6 +245,18 @@ TEST(ConfigTest, KeysThatMakeAnotherModelAreRefusedOrSaid) {
               ElementsAre(HasSubstr("attention_bias: got false, which qwen2 does not read"),
                           HasSubstr("pad_token_id: got 0, whose embedding"),
                           HasSubstr("quantization_config: got {\"bits\":4}, which is not")));
+  json = Preset("stablelm-2-1.6b");
+  json["hidden_dropout"] = 0.1;
+  json["pad_token_id"] = 0;
+  EXPECT_THAT(Parsed(json).remarks, UnorderedElementsAre(HasSubstr("hidden_dropout: got 0.1"),
+                                                         HasSubstr("pad_token_id: got 0")));
+  EXPECT_EQ(Parsed(json).dropout.residual, 0);
+  json["hidden_size"] = 2050;
+  EXPECT_THAT(ErrorOf(json.dump()),
+              HasSubstr("hidden_size: got 2050, must be a multiple of num_attention_heads 32"));
+  json = Preset("pythia-70m");
+  json["architectures"] = {"GPTNeoXForCausalLM"};
+  EXPECT_THAT(Parsed(json).remarks, IsEmpty());
   json = Preset("llama-3.2-1b");
   json["architectures"] = {"LlamaForSequenceClassification"};
   EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("ForSequenceClassification")));
