@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/strings.h"
@@ -128,7 +129,7 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
     } else if (field->message_type() == v1::MixtureSource::descriptor()) {
       const auto& source =
           static_cast<const v1::MixtureSource&>(reflection->GetRepeatedMessage(*message, field, i));
-      value = absl::StrCat(source.weight());
+      value = absl::StrFormat("%.15g", source.weight());
       if (source.files() > 1) absl::StrAppend(&value, " of ", source.files(), " files");
     } else if (field->message_type() == v1::ParameterGroup::descriptor()) {
       const auto& group = static_cast<const v1::ParameterGroup&>(

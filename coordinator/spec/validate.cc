@@ -263,6 +263,16 @@ void ValidateData(SpecReader& reader, const v1::JobSpec& spec) {
     reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty",
                    "0.05");
   }
+  // Which source a row is from is computed in 64 bits (worker/data/mixture/source_draw.h).
+  constexpr double kMixtureRowsMax = 8796093022208;  // 2^43
+  const auto rows =
+      static_cast<double>(spec.train().steps()) * static_cast<double>(spec.train().global_batch());
+  if (data.mixture_size() > 0 && rows >= kMixtureRowsMax) {
+    reader.Problem("train.steps", absl::StrCat(spec.train().steps()),
+                   absl::StrCat("fewer than 2^43 rows of a mixture with train.global_batch ",
+                                spec.train().global_batch()),
+                   "fewer steps, or data.train without weights");
+  }
   if (data.buckets().empty()) return;
   const std::string got = absl::StrCat("[", absl::StrJoin(data.buckets(), ", "), "]");
   const auto& buckets = data.buckets();

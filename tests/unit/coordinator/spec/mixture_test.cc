@@ -36,6 +36,19 @@ TEST(MixtureSpecTest, SourcesHavePathsAndAWeight) {
   EXPECT_DOUBLE_EQ(spec->data().mixture(1).weight(), 0.3);
 }
 
+TEST(MixtureSpecTest, RowsAreFewerThanCanBeDrawn) {
+  const auto problem = [](const char* train) {
+    const auto spec =
+        ParseJobSpec(absl::StrCat("name: books\nmodel: {config: gpt2}\ndata:\n  train: ", train,
+                                  "\ntrain: {steps: 1000000000, global_batch: 100000}\n"),
+                     "/jobs");
+    return std::string(spec.status().message());
+  };
+  EXPECT_THAT(problem("[{path: a, weight: 1}, {path: b, weight: 2}]"),
+              AllOf(HasSubstr("train.steps: got 1000000000"), HasSubstr("2^43 rows")));
+  EXPECT_EQ(problem("[a, b]"), "");
+}
+
 TEST(MixtureSpecTest, PlainPathsHaveNone) {
   for (const char* train : {"a.txt", "[a.txt, b.txt]"})
     EXPECT_EQ(Parse(train)->data().mixture_size(), 0) << train;
