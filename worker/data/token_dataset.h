@@ -7,10 +7,9 @@
 //
 // A sample is a window of all tokens in a row (samples/window_dataset.h), or with data.samples
 // documents a document, with packed several (document_dataset.h), of which the loss counts no
-// prompt. Of a mixture each
-// sample comes from one source, as often as its weight says (mixture/source_draw.h), and a source
-// that is through begins anew in another order. Sampling is a pure function of (seed, step, row):
-// no state to save, exact resume. Thread-safe after Open.
+// prompt. Of a mixture each sample comes from one source, as often as its weight says
+// (mixture/source_draw.h), and a source that is through begins anew in another order. Sampling is a
+// pure function of (seed, step, row): no state to save, exact resume. Thread-safe after Open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -53,9 +53,8 @@ absl::Status VisitSegment(const TokenSegment& segment, std::optional<int32_t> en
   return absl::InvalidArgumentError(absl::StrCat(
       segment.path,
       " does not say where its documents end, which data.samples: documents and packed have to "
-      "know; set "
-      "data.tokenizer to the one that made it, with an end-of-text token, put Megatron's .idx "
-      "beside it, or use samples: stream"));
+      "know; set data.tokenizer to the one that made it, with an end-of-text token, put Megatron's "
+      ".idx beside it, or use samples: stream"));
 }
 
 }  // namespace
@@ -63,9 +62,8 @@ absl::Status VisitSegment(const TokenSegment& segment, std::optional<int32_t> en
 absl::Status VisitDocuments(const TokenSequence& tokens, std::optional<int32_t> end_of_text,
                             const DocumentVisitor& visit) {
   if (tokens.size() > kMaxDocumentTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("there are ", tokens.size(),
-                                                   " tokens, documents as samples allow ",
-                                                   kMaxDocumentTokens));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there are ", tokens.size(), " tokens, documents as samples allow ", kMaxDocumentTokens));
   }
   int64_t first = 0;
   for (const TokenSegment& segment : tokens.segments()) {
