@@ -27,13 +27,14 @@ class RowIndexTest : public testing::Test {
 
 TEST_F(RowIndexTest, ATokenBeyondTheVocabularyIsAnErrorThatNamesIt) {
   const TensorView tokens = Tokens({0, 4, 5});
-  const Status status = Launch(Op::kEmbedding, EmbeddingAttrs{}, {tokens, Table(), {}, Rows()});
+  const Status status = Launch(Op::kEmbedding, EmbeddingAttrs{}, {tokens, Table(), {}, Rows(), {}});
   EXPECT_EQ(status.message, "embedding: token 5 at position 2 is outside the table of 5 rows");
 }
 
 TEST_F(RowIndexTest, ANegativeTokenIsAnErrorInTheGradientToo) {
   const TensorView tokens = Tokens({-1});
-  const Status status = Launch(Op::kEmbeddingGrad, EmbeddingAttrs{}, {tokens, Rows(), Table(), {}});
+  const Status status =
+      Launch(Op::kEmbeddingGrad, EmbeddingAttrs{}, {tokens, Rows(), Table(), {}, {}});
   EXPECT_EQ(status.message,
             "embedding_grad: token -1 at position 0 is outside the table of 5 rows");
   EXPECT_EQ(table_, std::vector<float>(20, 1.0f));
