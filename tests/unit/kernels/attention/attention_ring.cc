@@ -182,7 +182,7 @@ class Simulation {
     Rank& other = ranks_[(r - step + ring_.ranks) % ring_.ranks];
     Launch(Op::kAttentionBlock, Attrs(r, step),
            {Q(rank.fused), K(other.fused, queries_), K(other.fused, queries_ + keys_), Q(rank.o),
-            Lse(rank)},
+            Lse(rank), TensorView()},
            cpu::RunAttentionBlock);
     EXPECT_TRUE(rank.o.SpareIsUntouched());
   }
@@ -192,7 +192,8 @@ class Simulation {
     Rank& other = ranks_[(r - step + ring_.ranks) % ring_.ranks];
     Launch(Op::kAttentionBlockGrad, Attrs(r, step),
            {Q(rank.fused), K(other.fused, queries_), K(other.fused, queries_ + keys_),
-            Q(rank.o_act), Lse(rank), Q(rank.d_o), Q(rank.dq), K(other.dk, 0), K(other.dv, 0)},
+            Q(rank.o_act), Lse(rank), Q(rank.d_o), Q(rank.dq), K(other.dk, 0), K(other.dv, 0),
+            TensorView()},
            cpu::RunAttentionBlockGrad);
     EXPECT_TRUE(rank.dq.SpareIsUntouched() && other.dk.SpareIsUntouched() &&
                 other.dv.SpareIsUntouched());
