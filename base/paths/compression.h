@@ -1,4 +1,4 @@
-// Which compression a file's name says, and whether its bytes agree.
+// Tells a file's compression by its name, and whether its bytes agree with that.
 //
 // Pure. Thread-safe: no state.
 //
@@ -22,7 +22,7 @@ std::string_view WithoutCompression(std::string_view path);
 
 // As much of the beginning of a compressed file as CompressionIn() looks at.
 inline constexpr size_t kMagicBytes = 4;
-// What `bytes` begin as: a member of a gzip file or a frame of a zstd file; kNone: neither.
+// Returns kGzip or kZstd where `bytes` begin as a file of that kind does, else kNone.
 Compression CompressionIn(std::span<const std::byte> bytes);
 
 // INVALID_ARGUMENT where a file that its name calls compressed begins otherwise, with what it is

@@ -67,8 +67,8 @@ struct Family {
   BiasRule qkv_bias, attention_out_bias, mlp_bias;
   bool qk_norm = false;
   RotaryRule rotary;
-  // Whether attention and MLP stand side by side, with the value that holds without the key. Empty:
-  // the MLP follows the attention.
+  // This key of the config says whether attention and MLP stand side by side. Empty: the MLP
+  // follows the attention.
   std::string_view parallel_residual = {};
   // The embedding is multiplied by the root of the hidden size.
   bool scaled_embedding = false;

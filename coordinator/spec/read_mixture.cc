@@ -18,7 +18,8 @@ namespace {
 
 constexpr size_t kSourcesMax = 1024;
 constexpr double kWeightMax = 1e12;
-// Of all weights; a share is kept to 2^-24 (worker/data/mixture/source_draw.h).
+// A source has at least this share of all weights: shares are kept to 2^-24
+// (worker/data/mixture/source_draw.h).
 constexpr double kShareMin = 1e-5;
 constexpr char kExample[] = "[{path: a.txt, weight: 0.7}, {path: b.txt, weight: 0.3}]";
 

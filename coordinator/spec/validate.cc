@@ -263,7 +263,7 @@ void ValidateData(SpecReader& reader, const v1::JobSpec& spec) {
     reader.Problem("data.validation_fraction", "0", "above 0 when data.validation is empty",
                    "0.05");
   }
-  // Which source a row is from is computed in 64 bits (worker/data/mixture/source_draw.h).
+  // A row's source is computed in 64 bits (worker/data/mixture/source_draw.h).
   constexpr double kMixtureRowsMax = 8796093022208;  // 2^43
   const auto rows =
       static_cast<double>(spec.train().steps()) * static_cast<double>(spec.train().global_batch());

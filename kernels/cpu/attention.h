@@ -39,8 +39,8 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 // A masked score: below any other, and times scale * log2(e) still finite.
 inline constexpr float kMaskedScore = -1e30f;
-// Of a query that has seen no key, times scale * log2(e) as maxima are: far above masked scores,
-// below any other.
+// The running maximum with which a query begins that has seen no key yet. It is in the unit of
+// maxima, scores times scale * log2(e): far above masked scores, below any other.
 constexpr float UnseenScore(float scale) { return kMaskedScore / 2 * scale * kLog2E; }
 
 // The rows that one head of one sequence occupies: row r starts `r * row_stride` elements after

@@ -124,7 +124,7 @@ void FinishPanel(const AttentionProblem& p, const Panel<kParts>& panel, const He
                  float* lse, int64_t query, int64_t end) {
   alignas(64) float factor[kUnit];
   for (int64_t r = 0; r < kUnit; ++r) {
-    // Of a query that is continued from and sees none the sum is 1, or 0 as o is.
+    // A query that is continued and sees no key here keeps its sum: 1, or 0 where o is 0.
     const bool sees = panel.sum[r] > 0;
     factor[r] = sees ? 1.0f / panel.sum[r] : 0.0f;
     if (query + r >= end || (p.add_queries && p.SeesNone(query + r))) continue;

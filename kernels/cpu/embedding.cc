@@ -108,7 +108,7 @@ class TableRows {
   int64_t first_, rows_;
 };
 
-// Where among the positions of its document a row is; of the sequence where it holds one document.
+// Counts the position of a row from the start of its document, or of a sequence that is one.
 class RowPositions {
  public:
   RowPositions(const EmbeddingAttrs& attrs, const int32_t* starts)

@@ -31,7 +31,7 @@ Table TableOf(const EmbeddingAttrs& attrs, const TensorView& table) {
   return {attrs.shard * attrs.shard_rows, attrs.shard_rows, true};
 }
 
-// Where among the positions of its document a row is; of the sequence where it holds one document.
+// Counts the position of a row from the start of its document, or of a sequence that is one.
 struct RowPositions {
   Positions share;
   const int32_t* starts;  // or null
