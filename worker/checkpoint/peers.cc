@@ -63,6 +63,8 @@ absl::StatusOr<std::vector<AgreedValues>> Agree(CheckpointPeers* peers, const ab
   const Word word = WordOf(own, given);
   std::vector<Word> words(peers->size());
   const absl::Status gathered = peers->AllGather(&word, words.data(), sizeof(word));
+  // Rank 0 removes the folder when it has lost a peer; a slower rank then finds no file.
+  if (absl::IsNotFound(own) && absl::IsUnavailable(gathered)) return gathered;
   RETURN_IF_ERROR(own);  // says more than that a peer is lost, too
   RETURN_IF_ERROR(gathered);
   std::vector<AgreedValues> values;

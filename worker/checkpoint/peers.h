@@ -29,7 +29,8 @@ using AgreedValues = std::array<int64_t, 3>;
 
 // Blocks until all ranks have come to this point. When all are well: everyone's values, by rank.
 // Otherwise a failure on every rank: its own, or that of the first rank that failed, with its code,
-// its words and one short payload. Null `peers`: one rank.
+// its words and one short payload. When a peer is lost, a rank that failed with NOT_FOUND says that
+// instead: rank 0 may have removed what it looked for. Null `peers`: one rank.
 absl::StatusOr<std::vector<AgreedValues>> Agree(CheckpointPeers* peers, const absl::Status& own,
                                                 const AgreedValues& values);
 // The same with one value.

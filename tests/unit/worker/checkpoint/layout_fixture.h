@@ -268,6 +268,9 @@ class ThreadPeers {
   absl::Status AllGather(int rank, const void* in, void* out, int64_t bytes) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return lost_ || !leaving_; });
+    // Who is lost does not come to this round. Others may still be leaving the last one, with its
+    // data.
+    if (lost_) return absl::UnavailableError("a peer is lost");
     data_.resize(size_ * bytes);
     std::copy_n(static_cast<const std::byte*>(in), bytes, data_.begin() + rank * bytes);
     if (++arrived_ == size_) leaving_ = true;

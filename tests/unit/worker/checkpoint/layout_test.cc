@@ -2,6 +2,8 @@
 // Checkpoints move between layouts: saved under any, resumed under any other.
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <latch>
 #include <map>
 
 #include "base/file.h"
@@ -191,27 +193,61 @@ TEST_F(OneRankFailsTest, ARankThatIsLostBeforeItWritesFailsTheRest) {
   ExpectOnlyTheFirst();
 }
 
-TEST_F(OneRankFailsTest, ARankThatIsLostAfterItHasReadFailsTheRest) {
-  class Lost final : public CheckpointPeers {
-   public:
-    explicit Lost(CheckpointPeers* peers) : peers_(peers) {}
-    int rank() const override { return peers_->rank(); }
-    int size() const override { return peers_->size(); }
-    absl::Status AllGather(const void* in, void* out, int64_t bytes) override {
-      return ++calls_ == 2 ? absl::CancelledError("killed") : peers_->AllGather(in, out, bytes);
-    }
+// Peers among whom something happens around each call.
+class WatchedPeers final : public CheckpointPeers {
+ public:
+  using Gather = std::function<absl::Status()>;
+  using Around = std::function<absl::Status(int call, const Gather& gather)>;  // calls from 1
+  WatchedPeers(CheckpointPeers* peers, Around around) : peers_(peers), around_(std::move(around)) {}
+  int rank() const override { return peers_->rank(); }
+  int size() const override { return peers_->size(); }
+  absl::Status AllGather(const void* in, void* out, int64_t bytes) override {
+    return around_(++calls_, [&] { return peers_->AllGather(in, out, bytes); });
+  }
 
-   private:
-    CheckpointPeers* const peers_;
-    int calls_ = 0;
-  };
+ private:
+  CheckpointPeers* const peers_;
+  const Around around_;
+  int calls_ = 0;
+};
+
+absl::Status LostInTheSecondCall(int call, const WatchedPeers::Gather& gather) {
+  return call == 2 ? absl::CancelledError("killed") : gather();
+}
+
+TEST_F(OneRankFailsTest, ARankThatIsLostAfterItHasReadFailsTheRest) {
   const auto statuses = job_.Run([&](int index, TestRank& rank, CheckpointPeers* peers) {
-    Lost lost(peers);
+    WatchedPeers lost(peers, &LostInTheSecondCall);
     return WriteCheckpoint(folder_.path(), {.step = 2}, rank.state(),
                            {.peers = index == 1 ? &lost : peers})
         .status();
   });
-  for (const int rank : {0, 2, 3}) EXPECT_TRUE(absl::IsUnavailable(statuses[rank]));
+  for (const int rank : {0, 2, 3}) {
+    EXPECT_TRUE(absl::IsUnavailable(statuses[rank])) << rank << ": " << statuses[rank];
+  }
+  ExpectOnlyTheFirst();
+}
+
+TEST_F(OneRankFailsTest, ARankThatFindsNoFolderAfterALossSaysThatAPeerIsLost) {
+  std::latch removed(1);
+  const auto statuses = job_.Run([&](int index, TestRank& rank, CheckpointPeers* peers) {
+    WatchedPeers lost(peers, &LostInTheSecondCall);
+    WatchedPeers late(peers, [&](int, const WatchedPeers::Gather& gather) {
+      const absl::Status status = gather();
+      removed.wait();
+      return status;
+    });
+    const absl::Status status = WriteCheckpoint(folder_.path(), {.step = 2}, rank.state(),
+                                                {.peers = index == 1   ? &lost
+                                                          : index == 2 ? &late
+                                                                       : peers})
+                                    .status();
+    if (index == 0) removed.count_down();
+    return status;
+  });
+  for (const int rank : {0, 2, 3}) {
+    EXPECT_TRUE(absl::IsUnavailable(statuses[rank])) << rank << ": " << statuses[rank];
+  }
   ExpectOnlyTheFirst();
 }
 
