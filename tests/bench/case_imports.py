@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a configuration of DeepSpeed or flags of Megatron-LM must become, said without the importer: keys of the spec and their values, None
-for what is left open. For flags of a model that no family is: None altogether."""
+for what is left open. For flags of a model that the importer does not make: None altogether."""
 import shlex
 
 AUTO = "auto"

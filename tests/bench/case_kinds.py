@@ -174,7 +174,7 @@ def imported(case, source, wanted):
         arguments += ["--model", "gpt2", "--sequence-length", "128"]
     done = case.terrace(*arguments)
     if wanted is None:
-        return f"exit code {done.returncode}: {said(done)}", "refused: no family is this model", done.returncode == 4
+        return f"exit code {done.returncode}: {said(done)}", "refused: the importer makes no such model", done.returncode == 4
     if done.returncode not in (0, 4) or not done.stdout:
         return said(done), str(wanted), None
     spec, now = yaml.safe_load(json.loads(done.stdout)["spec_yaml"]), {}

@@ -22,14 +22,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kShownBytes = 80;
 
-// Flags that make a model which no family is, unless their value is `harmless`.
+// Flags of a model that the importer does not make, unless their value is `harmless`.
 struct Refused {
   std::string_view flag;
   std::string_view harmless;
   std::string_view what;
 };
 constexpr Refused kRefused[] = {
-    {"rotary-percent", "1", "all families rotate the whole head"},
+    {"rotary-percent", "1", "the models that this importer makes rotate the whole head"},
     {"rotary-interleaved", "", "the families rotate halves of a head, not neighbours"},
     {"no-rope-freq", "", "all layers rotate"},
     {"mrope-section", "", "positions are one number"},
@@ -99,9 +99,11 @@ class ModelReader {
                            positions == Positions::kRope      ? " and rotary positions"
                            : positions == Positions::kLearned ? " and learned positions"
                                                               : " and other positions",
-                           ", which no family has: llama, mistral, qwen2 and qwen3 have RMSNorm "
+                           ", of which this importer makes no model: it knows llama, mistral, "
+                           "qwen2 and qwen3 by RMSNorm "
                            "(--normalization RMSNorm), SwiGLU (--swiglu) and rotary positions "
-                           "(--position-embedding-type rope), gpt2 has none of the three"));
+                           "(--position-embedding-type rope), and gpt2, which has none of the "
+                           "three; --model takes a config.json of another family"));
     }
     if (!problems_.empty()) {
       return absl::InvalidArgumentError(

@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-// Sets model.config. INVALID_ARGUMENT names every flag that makes a model which no family is: none
+// Sets model.config. INVALID_ARGUMENT names every flag of a model that it does not make: none
 // is dropped.
 absl::Status SetMegatronModel(const MegatronLine& line, SpecDraft* draft);
 
