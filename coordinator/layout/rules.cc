@@ -99,7 +99,8 @@ void Checker::CheckRanks() {
 void Checker::CheckTensor() {
   const int64_t tp = layout_.tensor_parallel();
   const auto shares_kv = [this](int64_t ranks) {
-    return config_.kv_heads % ranks == 0 || ranks % config_.kv_heads == 0;
+    return config_.kv_heads % ranks == 0 ||
+           (config_.qkv == QkvKind::kApart && ranks % config_.kv_heads == 0);
   };
   std::vector<std::string> rules;
   if (config_.heads % tp != 0)
@@ -108,8 +109,10 @@ void Checker::CheckTensor() {
     rules.push_back(absl::StrCat("divide the MLP's ", config_.intermediate, " inner elements"));
   }
   if (!shares_kv(tp)) {
-    rules.push_back(
-        absl::StrCat("divide the ", config_.kv_heads, " key-value heads or be a multiple of them"));
+    rules.push_back(absl::StrCat("divide the ", config_.kv_heads, " key-value heads",
+                                 config_.qkv == QkvKind::kApart
+                                     ? " or be a multiple of them"
+                                     : ", whose weights lie in one tensor with those of queries"));
   }
   if (rules.empty()) return;
   Problem("tp", tp, absl::StrJoin(rules, " and "),

@@ -69,6 +69,7 @@ void ReadKinds(JsonReader& json, const Family& family, std::string_view activati
   config->mlp = family.mlp;
   config->activation = ReadActivation(json, family, activation_key);
   config->qkv = family.qkv;
+  config->fused_gate_up = family.fused_gate_up;
   if (!family.parallel_residual.empty())
     config->parallel_residual = json.Bool(family.parallel_residual, true);
   if (family.scaled_embedding) config->embedding_scale = std::sqrt(config->hidden);

@@ -79,6 +79,7 @@ struct ModelConfig {
   bool qk_norm = false;  // RMSNorm over each head of q and k (qwen3)
   bool tied_embeddings = false;
   QkvKind qkv = QkvKind::kApart;
+  bool fused_gate_up = false;   // one tensor of the gate's rows, then those of up (phi3)
   bool conv1d_weights = false;  // linear weights stored [in, out] (gpt2) instead of [out, in]
   std::vector<int64_t> window;  // per layer; 0: full attention
   double embedding_scale = 1;   // what enters the first layer is the embedding times this

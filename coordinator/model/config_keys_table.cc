@@ -18,9 +18,9 @@ constexpr std::string_view kDropped =
 const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
-      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm";  // with a padding token's embedding
+      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3";  // with a padding token's embedding
   constexpr std::string_view kRotary =
-      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm";
+      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
@@ -28,6 +28,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"hidden_dropout", "stablelm", kRemark,
        "which is dropped of the MLP's result alone in transformers; here it is not dropped, and "
        "model.dropout.residual drops of what both blocks add"},
+      {"embd_pdrop", "phi3", kRemark, "which phi3 does not apply: nothing is dropped of embeddings"},
       {"pad_token_id", kLlamaLike, kRemark,
        "whose embedding transformers starts at zero and gives no gradient as an input; here it is "
        "trained like any other",
@@ -54,7 +55,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "left out; a head of the family has hidden_size / num_attention_heads elements"},
 
       // Of another family's class. The second part of the sentence follows from `families`.
-      {"attention_bias", "mistral", kRemark, "which only llama and qwen3 read: there is no bias"},
+      {"attention_bias", "mistral phi3", kRemark, "which only llama and qwen3 read: there is no bias"},
       {"attention_bias", "qwen2", kRemark,
        "which qwen2 does not read: query, key and value have a bias, the output has none",
        /*even_if_empty=*/true},
@@ -64,11 +65,11 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which starcoder2 does not read: use_bias decides", /*even_if_empty=*/true},
       {"mlp_bias", "starcoder2", kRemark, "which starcoder2 does not read: use_bias decides",
        /*even_if_empty=*/true},
-      {"layer_types", "starcoder2", kRemark,
-       "which starcoder2 does not read: all layers have the window"},
+      {"layer_types", "starcoder2 phi3", kRemark,
+       "which the family does not read: all layers have the window"},
       {"rms_norm_eps", "starcoder2", kRemark,
        "which starcoder2 does not read; is norm_epsilon meant?"},
-      {"mlp_bias", "mistral qwen2 qwen3", kRemark, "which only llama reads: there is no bias"},
+      {"mlp_bias", "mistral qwen2 qwen3 phi3", kRemark, "which only llama reads: there is no bias"},
       {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
        /*even_if_empty=*/true},
       {"hidden_activation", "gemma", kRemark,
@@ -89,13 +90,13 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"layer_types", "gpt_neox gemma stablelm", kRemark,
        "which the family does not read: attention is full"},
       {"sliding_window", "llama gpt2", kRemark,
-       "which only mistral, qwen2, qwen3 and starcoder2 read: attention is full"},
+       "which only mistral, qwen2, qwen3, starcoder2 and phi3 read: attention is full"},
       {"layer_types", "llama gpt2", kRemark,
        "which only mistral, qwen2 and qwen3 read: attention is full"},
-      {"use_sliding_window", "llama gpt2 mistral starcoder2", kRemark,
+      {"use_sliding_window", "llama gpt2 mistral starcoder2 phi3", kRemark,
        "which only qwen2 and qwen3 read",
        /*even_if_empty=*/true},
-      {"max_window_layers", "llama gpt2 mistral starcoder2", kRemark,
+      {"max_window_layers", "llama gpt2 mistral starcoder2 phi3", kRemark,
        "which only qwen2 and qwen3 read"},
       {"num_key_value_heads", "gpt2 gpt_neox", kRemark,
        "which the family does not read: there are as many as heads"},
@@ -107,6 +108,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"rope_scaling", "gpt2", kRemark, "which gpt2 does not read: positions are learned"},
       {"rope_parameters", "gpt2", kRemark, "which gpt2 does not read: positions are learned"},
 
+      {"original_max_position_embeddings", "phi3", kNoEffect, "belongs to scalings of RoPE"},
       {"architectures", "", kNoEffect, "compared with the family where it names another"},
       {"reorder_and_upcast_attn", "gpt2", kNoEffect, "sums of attention are fp32"},
       {"pretraining_tp", "", kNoEffect, "the same products in parts"},

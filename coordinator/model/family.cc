@@ -59,6 +59,13 @@ constexpr FamilyNames kGptNeoxNames = {
     .mlp_down = "mlp.dense_4h_to_h",
 };
 
+constexpr FamilyNames Phi3Names() {
+  FamilyNames names = kLlamaNames;
+  names.qkv = "self_attn.qkv_proj";
+  names.mlp_gate = "mlp.gate_up_proj";
+  return names;
+}
+
 constexpr BiasRule kAlways = {.otherwise = true};
 constexpr BiasRule kAttentionBias = {.key = "attention_bias"};
 constexpr BiasRule kAttentionBiasOrAlways = {.key = "attention_bias", .otherwise = true};
@@ -168,6 +175,16 @@ constexpr Family kFamilies[] = {
      .qkv_bias = {.key = "use_qkv_bias"},
      .rotary = {.part = 0.25, .whole_only = false},
      .names = kLlamaNames},
+    {.name = "phi3",
+     .qkv = QkvKind::kFused,
+     .fused_gate_up = true,
+     .epsilon = 1e-5,
+     .max_positions = 4096,
+     .rotary = {.whole_only = false, .longrope_only = true, .trained = 4096},
+     .window = WindowRule::kKey,
+     .default_window = 0,
+     .residual_dropout = "resid_pdrop",
+     .names = Phi3Names()},
 };
 
 }  // namespace

@@ -29,6 +29,11 @@ struct RotaryRule {
   // Keys beside rope_parameters; in it they are called partial_rotary_factor and rope_theta.
   std::string_view part_key = "partial_rotary_factor", theta_key = "rope_theta";
   bool whole_only = true;  // the family's code rotates the whole head
+  // Angles are scaled by longrope or not at all, and "yarn" is an old name of it.
+  bool longrope_only = false;
+  // What original_max_position_embeddings is where it does not stand beside the other keys of the
+  // config; the class then reads none in rope_parameters. 0: as other classes.
+  int64_t trained = 0;
 };
 
 enum class WindowRule {
@@ -55,6 +60,7 @@ struct Family {
   ActivationKind activation = ActivationKind::kSilu;
   bool gelu_is_tanh = false;  // "gelu" means the tanh form
   QkvKind qkv = QkvKind::kApart;
+  bool fused_gate_up = false;  // mlp_gate names one tensor of both
   std::string_view epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6;
   // What the configuration class has where a key is left out. Zero: as many key heads as heads, a

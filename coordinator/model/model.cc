@@ -94,9 +94,12 @@ class LayerBuilder {
     using enum TensorRole;
     Norm(kMlpNorm, kMlpNormBias, names_.mlp_norm);
     stddev_ = c_.initializer_range;
-    if (c_.mlp == MlpKind::kGated)
-      Linear(kMlpGate, kMlpGateBias, names_.mlp_gate, c_.hidden, c_.intermediate, c_.mlp_bias);
-    Linear(kMlpUp, kMlpUpBias, names_.mlp_up, c_.hidden, c_.intermediate, c_.mlp_bias);
+    if (c_.mlp == MlpKind::kGated) {
+      Linear(kMlpGate, kMlpGateBias, names_.mlp_gate, c_.hidden,
+             (c_.fused_gate_up ? 2 : 1) * c_.intermediate, c_.mlp_bias);
+    }
+    if (!c_.fused_gate_up)
+      Linear(kMlpUp, kMlpUpBias, names_.mlp_up, c_.hidden, c_.intermediate, c_.mlp_bias);
     stddev_ = residual_stddev_;
     Linear(kMlpDown, kMlpDownBias, names_.mlp_down, c_.intermediate, c_.hidden, c_.mlp_bias);
   }

@@ -41,7 +41,7 @@ enum class TensorRole {
   kMlpNormBias,
   kMlpUp,
   kMlpUpBias,
-  kMlpGate,
+  kMlpGate,  // with fused_gate_up also that of up, below it
   kMlpGateBias,
   kMlpDown,
   kMlpDownBias,

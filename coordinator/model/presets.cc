@@ -122,6 +122,26 @@ const std::vector<Preset>& Table() {
        R"(,"max_position_embeddings":32768,"rms_norm_eps":1e-5,"rope_theta":1000000.0)"
        R"(,"tie_word_embeddings":false})",
        7248023552},
+      {"phi-3-medium-4k",
+       R"({"model_type":"phi3","hidden_act":"silu","initializer_range":0.02,"vocab_size":32064)"
+       R"(,"hidden_size":5120,"intermediate_size":17920,"num_hidden_layers":40)"
+       R"(,"num_attention_heads":40,"num_key_value_heads":10,"max_position_embeddings":4096)"
+       R"(,"sliding_window":2047,"rms_norm_eps":1e-5,"rope_theta":10000.0)"
+       R"(,"tie_word_embeddings":false})",
+       13960238080},
+      {"phi-3-mini-4k",
+       R"({"model_type":"phi3","hidden_act":"silu","initializer_range":0.02,"vocab_size":32064)"
+       R"(,"hidden_size":3072,"intermediate_size":8192,"num_hidden_layers":32)"
+       R"(,"num_attention_heads":32,"num_key_value_heads":32,"max_position_embeddings":4096)"
+       R"(,"sliding_window":2047,"rms_norm_eps":1e-5,"rope_theta":10000.0)"
+       R"(,"tie_word_embeddings":false})",
+       3821079552},
+      {"phi-4",
+       R"({"model_type":"phi3","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
+       R"(,"hidden_size":5120,"intermediate_size":17920,"num_hidden_layers":40)"
+       R"(,"num_attention_heads":40,"num_key_value_heads":10,"max_position_embeddings":16384)"
+       R"(,"rms_norm_eps":1e-5,"rope_theta":250000.0,"tie_word_embeddings":false})",
+       14659507200},
       {"pythia-1.4b",
        R"({"model_type":"gpt_neox","hidden_act":"gelu","initializer_range":0.02,"vocab_size":50304)"
        R"(,"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":24)"

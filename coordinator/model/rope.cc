@@ -22,17 +22,20 @@ constexpr const char* kTrained = "original_max_position_embeddings";
 struct Places {
   JsonReader& top;
   JsonReader& scaling;
+  const RotaryRule& rule;
   std::vector<std::string>* remarks;
 
   void Remark(std::string text) const { remarks->push_back("model.config: " + std::move(text)); }
 };
 
 // The positions that the model was trained with before it was stretched: what stands beside the
-// object counts before what stands in it (transformers 5, standardize_rope_params).
+// object counts before what stands in it (transformers 5, standardize_rope_params), and so does
+// what the family's class has where nothing stands beside it.
 int64_t TrainedPositions(const Places& places, int64_t max_positions) {
   const int64_t inside = places.scaling.Int(kTrained, 2, kTrainedMax, max_positions);
-  if (!places.top.Has(kTrained)) return inside;
-  const int64_t beside = places.top.Int(kTrained, 2, kTrainedMax);
+  const int64_t by_class = places.rule.trained;
+  if (!places.top.Has(kTrained) && by_class == 0) return inside;
+  const int64_t beside = places.top.Int(kTrained, 2, kTrainedMax, by_class);
   if (places.scaling.Has(kTrained) && inside != beside) {
     places.Remark(absl::StrCat(kTrained, ": ", beside, " counts, not ", places.scaling.path(),
                                kTrained, " ", inside, ", as in transformers 5"));
@@ -106,7 +109,7 @@ double ScaleYarn(const Places& places, const RopeInput& input, double theta,
 double ScaleLongRope(const Places& places, const RopeInput& input,
                      std::vector<double>* frequencies) {
   JsonReader& scaling = places.scaling;
-  if (scaling.Has(kTrained) && !places.top.Has(kTrained)) {
+  if (scaling.Has(kTrained) && !places.top.Has(kTrained) && places.rule.trained == 0) {
     places.Remark(absl::StrCat(scaling.path(), kTrained,
                                " counts, as in transformers 5; 4 reads it of longrope only beside ",
                                scaling.path().substr(0, scaling.path().size() - 1)));
@@ -186,7 +189,8 @@ void CheckWholeHead(JsonReader& reader) {
 }
 
 // Elements of a head that are rotated.
-int64_t RotatedPart(const Places& places, const RopeInput& input, const RotaryRule& rule) {
+int64_t RotatedPart(const Places& places, const RopeInput& input) {
+  const RotaryRule& rule = places.rule;
   if (rule.whole_only) {
     CheckWholeHead(places.scaling);
     return input.head_dim;
@@ -198,16 +202,26 @@ int64_t RotatedPart(const Places& places, const RopeInput& input, const RotaryRu
                                           .otherwise = rule.part});
   const auto rotated = static_cast<int64_t>(static_cast<double>(input.head_dim) * part);
   if (rotated >= 2 && rotated % 2 == 0) return rotated;
-  places.top.Problem(rule.part_key, absl::StrCat(part),
-                     absl::StrCat("a part of the head's ", input.head_dim,
-                                  " elements that is an even number of them, at least 2"));
+  constexpr std::string_view kInside = "partial_rotary_factor";
+  const bool inside = places.scaling.Has(kInside);
+  (inside ? places.scaling : places.top)
+      .Problem(inside ? kInside : rule.part_key, absl::StrCat(part),
+               absl::StrCat("a part of head_dim ", input.head_dim,
+                            " that is an even number of elements, at least 2"));
   return 2;
 }
 
 void Scale(std::string_view type, const Places& places, const RopeInput& input, double theta,
            RopeConfig* rope) {
   JsonReader& scaling = places.scaling;
-  if (type == "linear") {
+  const bool longrope =
+      type == "longrope" || type == "su" || (type == "yarn" && places.rule.longrope_only);
+  if (longrope) {
+    rope->attention_factor = ScaleLongRope(places, input, &rope->inverse_frequency);
+  } else if (places.rule.longrope_only && type != "default") {
+    scaling.Problem("rope_type", ShownJson(nlohmann::json(type)), "default or longrope",
+                    "the family's class knows no other");
+  } else if (type == "linear") {
     const double factor = scaling.Real("factor", 1e-6, kLargeFactor);
     for (double& f : rope->inverse_frequency) f /= factor;
   } else if (type == "dynamic") {
@@ -224,8 +238,6 @@ void Scale(std::string_view type, const Places& places, const RopeInput& input, 
     ScaleLlama3(places, input, &rope->inverse_frequency);
   } else if (type == "yarn") {
     rope->attention_factor = ScaleYarn(places, input, theta, &rope->inverse_frequency);
-  } else if (type == "longrope" || type == "su") {
-    rope->attention_factor = ScaleLongRope(places, input, &rope->inverse_frequency);
   } else if (type != "default") {
     scaling.Problem("rope_type", ShownJson(nlohmann::json(type)),
                     "one of default, linear, dynamic, yarn, llama3, longrope");
@@ -252,7 +264,7 @@ RopeConfig ReadRope(JsonReader& config, const RopeInput& input, const RotaryRule
   const char* section = SectionOf(config, remarks);
   const nlohmann::json* object = config.Object(section);
   JsonReader scaling(object == nullptr ? empty : *object, absl::StrCat(section, "."), problems);
-  const Places places = {.top = config, .scaling = scaling, .remarks = remarks};
+  const Places places = {.top = config, .scaling = scaling, .rule = rule, .remarks = remarks};
   if (rule.whole_only) CheckWholeHead(config);
   if (IsNested(scaling)) {
     for (std::string_view key : {std::string_view(kTrained), rule.part_key, rule.theta_key})
@@ -260,7 +272,7 @@ RopeConfig ReadRope(JsonReader& config, const RopeInput& input, const RotaryRule
     return rope;
   }
   RopeInput part = input;
-  part.head_dim = RotatedPart(places, input, rule);
+  part.head_dim = RotatedPart(places, input);
   const double theta = ReadEither(places, {.inside = "rope_theta",
                                            .beside = rule.theta_key,
                                            .min = kThetaMin,

@@ -207,7 +207,7 @@ TEST_P(FamilyTest, Fp8FollowsBF16) {
 
 INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
-                                         "gpt_neox", "gemma", "stablelm"),
+                                         "gpt_neox", "gemma", "stablelm", "phi3"),
                          [](const auto& info) { return std::string(info.param); });
 
 class LayoutTest : public testing::TestWithParam<const char*> {};
@@ -301,7 +301,8 @@ TEST_P(SplitTest, EveryCutFollowsPyTorch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Numerics, SplitTest,
-                         testing::Values("llama", "starcoder2", "gpt_neox", "gemma", "stablelm"),
+                         testing::Values("llama", "starcoder2", "gpt_neox", "gemma", "stablelm",
+                                         "phi3"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

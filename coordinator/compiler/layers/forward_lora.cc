@@ -33,8 +33,9 @@ int64_t Forward::Outputs(TensorRole weight) const {
     case TensorRole::kV:
       return kv * config_.head_dim;
     case TensorRole::kMlpUp:
-    case TensorRole::kMlpGate:
       return config_.intermediate / parallel_.tensor();
+    case TensorRole::kMlpGate:
+      return (config_.fused_gate_up ? 2 : 1) * config_.intermediate / parallel_.tensor();
     default:
       return config_.hidden;
   }

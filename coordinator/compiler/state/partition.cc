@@ -2,6 +2,7 @@
 #include "coordinator/compiler/state/partition.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "coordinator/model/lora.h"
 
@@ -62,6 +63,11 @@ bool IsFusedQkv(TensorRole role) {
   return role == kQkv || role == kQkvBias || role == kQkvLoraB;
 }
 
+bool IsGate(TensorRole role) {
+  using enum TensorRole;
+  return role == kMlpGate || role == kMlpGateBias || role == kMlpGateLoraB;
+}
+
 bool IsHeadNorm(TensorRole role) {
   return role == TensorRole::kQNorm || role == TensorRole::kKNorm;
 }
@@ -85,14 +91,16 @@ class Partitioner {
 
   std::vector<Part> PartsOf(const Tensor& tensor) const {
     if (parallel_.tensor() == 1) return {Share(tensor, Range::WHOLE, 0)};
-    const bool is_vector = tensor.shape.size() < 2;
     switch (WayOf(tensor.role)) {
       case Way::kVocabulary:
         return {Share(tensor, Range::BY_ROWS, VocabularyRows(config_, parallel_))};
       case Way::kOutputs: {
-        if (config_.qkv == QkvKind::kFused && IsFusedQkv(tensor.role)) return FusedQkv(tensor);
-        const bool columns = is_vector || InputsAreRows(tensor);
-        return {Share(tensor, columns ? Range::BY_COLUMNS : Range::BY_ROWS, Outputs(tensor))};
+        const int64_t q = config_.heads * config_.head_dim, f = config_.intermediate;
+        const int64_t kv = config_.kv_heads * config_.head_dim;
+        if (config_.qkv == QkvKind::kFused && IsFusedQkv(tensor.role))
+          return Fused(tensor, {q, kv, kv});
+        if (config_.fused_gate_up && IsGate(tensor.role)) return Fused(tensor, {f, f});
+        return {Share(tensor, SideOfOutputs(tensor), Outputs(tensor))};
       }
       case Way::kInputs: {
         const bool rows = InputsAreRows(tensor);
@@ -129,23 +137,28 @@ class Partitioner {
     return config_.conv1d_weights && !IsAdapter(tensor.role);
   }
 
+  Range::Split SideOfOutputs(const Tensor& tensor) const {
+    const bool columns = tensor.shape.size() < 2 || InputsAreRows(tensor);
+    return columns ? Range::BY_COLUMNS : Range::BY_ROWS;
+  }
+
   // Elements of a rank along the outputs of a product.
   int64_t Outputs(const Tensor& tensor) const {
     if (IsKeyOrValue(tensor.role)) return LocalKeyHeads(config_, parallel_) * config_.head_dim;
-    const bool columns = tensor.shape.size() < 2 || InputsAreRows(tensor);
+    const bool columns = SideOfOutputs(tensor) == Range::BY_COLUMNS;
     return (columns ? ColumnsOf(tensor) : RowsOf(tensor)) / parallel_.tensor();
   }
 
-  // One tensor of q, k and v: three shares.
-  std::vector<Part> FusedQkv(const Tensor& tensor) const {
-    const bool by_rows = IsAdapter(tensor.role);
-    const int64_t third = (by_rows ? RowsOf(tensor) : ColumnsOf(tensor)) / 3;
+  // One tensor of several layers' outputs, so many each: a share of each.
+  std::vector<Part> Fused(const Tensor& tensor, std::initializer_list<int64_t> outputs) const {
+    const Range::Split side = SideOfOutputs(tensor);
     std::vector<Part> parts;
-    for (int64_t i = 0; i < 3; ++i) {
-      Part part =
-          Share(tensor, by_rows ? Range::BY_ROWS : Range::BY_COLUMNS, third / parallel_.tensor());
-      (by_rows ? part.row : part.column) = i * third;
+    int64_t begin = 0;
+    for (const int64_t size : outputs) {
+      Part part = Share(tensor, side, size / parallel_.tensor());
+      (side == Range::BY_ROWS ? part.row : part.column) = begin;
       parts.push_back(part);
+      begin += size;
     }
     return parts;
   }

@@ -34,7 +34,8 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
          "mistral": LLAMA, "qwen2": {**LLAMA, **WINDOW}, "qwen3": {**LLAMA, **WINDOW},
          "starcoder2": {**LLAMA, "sliding_window": 4}, "gemma": LLAMA,
          "gpt_neox": {**without(LLAMA, "head_dim", "num_key_value_heads"), "num_attention_heads": 2},  # of 16, of which 4 are rotated
-         "stablelm": {**without(LLAMA, "head_dim"), "num_attention_heads": 2, "use_qkv_bias": True}}
+         "stablelm": {**without(LLAMA, "head_dim"), "num_attention_heads": 2, "use_qkv_bias": True},
+         "phi3": {**LLAMA, "pad_token_id": None}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -86,6 +87,12 @@ CASES = {
     "stablelm": ROPES[:4] + [{"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 1.0}, {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
                              {"use_qkv_bias": False}, {"qk_layernorm": True}, {"use_parallel_residual": True}, {"hidden_act": "gelu"},
                              {"num_key_value_heads": None}, {"tie_word_embeddings": True}, {"head_dim": 16}],
+    "phi3": [{"rope_theta": 500.0}, {"rope_scaling": LINEAR}, {"rope_parameters": {**PLAIN, "rope_theta": 500.0}}, {"rope_scaling": LONG},
+             {"rope_scaling": LONG, **TRAINED}, {"rope_scaling": {**LONG, **TRAINED}}, {"rope_scaling": {**LONG, "factor": 4.0}, **TRAINED},
+             {"rope_scaling": {**LONG, "rope_type": "su"}, **TRAINED}, {"rope_scaling": {**LONG, "rope_type": "yarn"}, **TRAINED},
+             {"rope_parameters": {**LONG, "rope_theta": 500.0}, **TRAINED}, {"rope_scaling": {**LLAMA3, **TRAINED}}, TRAINED,
+             {"partial_rotary_factor": 0.5}, {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}}, {"sliding_window": 4},
+             {"num_key_value_heads": None}, {"tie_word_embeddings": True}, {"hidden_act": "gelu"}, {"attention_bias": True}, {"head_dim": 8}],
 }
 
 

@@ -154,6 +154,17 @@ CONFIGS = {
         "hidden_dropout": 0.0,
         "tie_word_embeddings": False,
     },
+    "phi3": LLAMA_LIKE | {
+        "model_type": "phi3",
+        "architectures": ["Phi3ForCausalLM"],
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 7,
+        "partial_rotary_factor": 0.5,
+        "original_max_position_embeddings": 16,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1], "long_factor": [1.5, 3.0]},
+        "pad_token_id": None,
+        "tie_word_embeddings": False,
+    },
 }
 
 

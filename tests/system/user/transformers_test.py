@@ -29,7 +29,9 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
             "gemma": {**LLAMA, "model_type": "gemma", "hidden_act": "gelu_pytorch_tanh", "head_dim": 16,
                       "pad_token_id": None, "tie_word_embeddings": True},
             "stablelm": {key: value for key, value in LLAMA.items() if key not in ("rms_norm_eps", "head_dim")} |
-                        {"model_type": "stablelm", "use_qkv_bias": True, "tie_word_embeddings": False}}
+                        {"model_type": "stablelm", "use_qkv_bias": True, "tie_word_embeddings": False},
+            "phi3": {**LLAMA, "model_type": "phi3", "pad_token_id": None, "partial_rotary_factor": 0.5,
+                     "sliding_window": 8, "tie_word_embeddings": False}}
 
 
 class TransformersTest(TerraceTest):

@@ -98,6 +98,21 @@ TEST(LayoutRulesTest, KeyValueHeadsMayBeFewerThanTensorParallelRanks) {
   EXPECT_TRUE(Check([](v1::Layout& l) { l.set_tensor_parallel(12); }).ok());
 }
 
+// phi3's q, k and v are one tensor, whose gradient takes one way.
+TEST(LayoutRulesTest, FusedKeysAreNotSharedByTensorParallelRanks) {
+  Model model = TestModel();
+  model.config.qkv = QkvKind::kFused;
+  v1::JobSpec spec;
+  spec.mutable_data()->set_sequence_length(kSequence);
+  v1::Layout layout = SmallLayout();
+  layout.set_tensor_parallel(4);
+  EXPECT_TRUE(CheckLayout(layout, model, spec).ok());
+  layout.set_tensor_parallel(12);
+  EXPECT_THAT(std::string(CheckLayout(layout, model, spec).message()),
+              AllOf(HasSubstr("layout.tp: got 12"),
+                    HasSubstr("divide the 4 key-value heads, whose"), HasSubstr("try 4")));
+}
+
 TEST(LayoutRulesTest, SequenceParallelNeedsTensorParallelAndTokensThatDivide) {
   EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_sequence_parallel(true); }),
               AllOf(HasSubstr("layout.sequence_parallel"), HasSubstr("try false")));

@@ -73,6 +73,18 @@ TEST(ModelTest, GemmasNormsBeginAtZero) {
   EXPECT_EQ(model.tied.at("lm_head.weight"), "model.embed_tokens.weight");
 }
 
+TEST(ModelTest, Phi3HasOneTensorOfGateAndUp) {
+  const Model model = Build("phi-4");
+  const Tensor* gate = model.Find(TensorRole::kMlpGate, 39);
+  ASSERT_NE(gate, nullptr);
+  EXPECT_EQ(gate->name, "model.layers.39.mlp.gate_up_proj.weight");
+  EXPECT_EQ(gate->shape, (std::vector<int64_t>{2 * 17920, 5120}));
+  EXPECT_EQ(model.Find(TensorRole::kMlpUp, 39), nullptr);
+  const Tensor* qkv = model.Find(TensorRole::kQkv, 0);
+  EXPECT_EQ(qkv->name, "model.layers.0.self_attn.qkv_proj.weight");
+  EXPECT_EQ(qkv->shape, (std::vector<int64_t>{(40 + 2 * 10) * 128, 5120}));
+}
+
 TEST(ModelTest, NamesAreUnique) {
   for (const Preset& preset : Presets()) {
     const Model model = Build(preset.name);

@@ -202,9 +202,44 @@ TEST(RopePlacesTest, APartThatIsNoPairsOfElementsIsRefused) {
   for (const char* text : {R"({"partial_rotary_factor":0.2})", R"({"partial_rotary_factor":0.1})",
                            R"({"partial_rotary_factor":0})"}) {
     EXPECT_THAT(ReadText(text, kSmall, rule).problems,
-                ElementsAre(HasSubstr("a part of the head's 16 elements that is an even number")))
+                ElementsAre(HasSubstr("a part of head_dim 16 that is an even number")))
         << text;
   }
+}
+
+TEST(RopePlacesTest, TheKeyThatWasWrittenIsNamed) {
+  const RotaryRule rule = {.part = 0.25, .part_key = "rotary_pct", .whole_only = false};
+  EXPECT_THAT(ReadText(R"({"rotary_pct":0.1})", kSmall, rule).problems,
+              ElementsAre(HasSubstr("rotary_pct: got 0.1")));
+  EXPECT_THAT(
+      ReadText(R"({"rope_parameters":{"partial_rotary_factor":0.1}})", kSmall, rule).problems,
+      ElementsAre(HasSubstr("rope_parameters.partial_rotary_factor: got 0.1")));
+}
+
+// As Phi3Config: 4096 positions unless the key beside the object says otherwise, and of the types
+// longrope, which older files call su or yarn.
+TEST(RopePlacesTest, AFamilyOfLongropeAloneReadsItsPositionsBesideTheObject) {
+  const RotaryRule rule = {.whole_only = false, .longrope_only = true, .trained = 4096};
+  const auto second = [&](const std::string& type, const std::string& beside) {
+    const std::string text = R"({"rope_scaling":{"type":")" + type +
+                             R"(","short_factor":[1,2,3,4,5,6,7,8],)" +
+                             R"("long_factor":[1,4,3,4,5,6,7,8]})" + beside + "}";
+    const Read read = ReadText(text.c_str(), kSmall, rule);
+    EXPECT_THAT(read.problems, IsEmpty()) << text;
+    return read.rope.inverse_frequency[1];
+  };
+  for (const char* type : {"longrope", "su", "yarn"}) {
+    EXPECT_NEAR(second(type, ""), kOf1e4 / 2, 1e-7) << type;
+    EXPECT_NEAR(second(type, R"(,"original_max_position_embeddings":8)"), kOf1e4 / 4, 1e-7) << type;
+  }
+  const Read inside = ReadText(
+      R"({"rope_scaling":{"type":"longrope","original_max_position_embeddings":8,
+          "short_factor":[1,2,3,4,5,6,7,8],"long_factor":[1,4,3,4,5,6,7,8]}})",
+      kSmall, rule);
+  EXPECT_NEAR(inside.rope.inverse_frequency[1], kOf1e4 / 2, 1e-7);
+  EXPECT_THAT(inside.remarks, ElementsAre(HasSubstr("4096 counts, not rope_scaling.original_max")));
+  EXPECT_THAT(ReadText(R"({"rope_scaling":{"type":"linear","factor":2}})", kSmall, rule).problems,
+              ElementsAre(HasSubstr("got \"linear\", must be default or longrope")));
 }
 
 TEST(RopePlacesTest, OneRopeForEachKindOfLayerIsRefused) {

@@ -111,6 +111,13 @@ TEST_P(PartitionTest, CopiesCountTheRanksThatHoldTheSameGradient) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Phi3, PartitionTest,
+                         testing::Combine(testing::Values(std::string("phi3")),
+                                          testing::Values(1u, 2u)),
+                         [](const auto& info) {
+                           return "tp" + std::to_string(std::get<1>(info.param));
+                         });
+
 INSTANTIATE_TEST_SUITE_P(Families, PartitionTest,
                          testing::Combine(testing::ValuesIn(Families()),
                                           testing::Values(1u, 2u, 4u)),
@@ -160,6 +167,29 @@ TEST(PartitionShapesTest, EachRankTakesItsHeadsOfQKAndVFromTheFusedTensor) {
       EXPECT_EQ(part.row_stride, 48);
     }
   }
+}
+
+// Stored [out, in], with fewer heads of keys than of queries: shares of unequal blocks of rows.
+TEST(PartitionShapesTest, Phi3sFusedTensorsGiveEachRankItsRowsOfEachPart) {
+  const TinyStage stage({.family = "phi3", .tensor_parallel = 2});
+  const auto check = [&](TensorRole role, const std::vector<int64_t>& begins,
+                         const std::vector<int64_t>& rows) {
+    const Parameter& fused = ParameterOf(stage, role, 1);
+    ASSERT_EQ(fused.parts.size(), rows.size());
+    int64_t offset = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Part& part = fused.parts[i];
+      EXPECT_EQ(part.rows, rows[i]);
+      EXPECT_EQ(part.columns, 32);
+      EXPECT_EQ(Start(fused, part, 0), begins[i]);
+      EXPECT_EQ(Start(fused, part, 1), begins[i] + rows[i]);
+      EXPECT_EQ(part.offset, offset);
+      offset += rows[i] * 32;
+    }
+    EXPECT_EQ(fused.elements(), offset);
+  };
+  check(TensorRole::kQkv, {0, 32, 48}, {16, 8, 8});
+  check(TensorRole::kMlpGate, {0, 48}, {24, 24});
 }
 
 TEST(PartitionShapesTest, RanksShareAHeadOfKeysWhereThereAreFewerHeadsThanRanks) {
