@@ -98,6 +98,13 @@ void Checker::CheckRanks() {
 
 void Checker::CheckTensor() {
   const int64_t tp = layout_.tensor_parallel();
+  if (config_.qk_norm_whole && tp > 1) {
+    return Problem("tp", tp,
+                   absl::StrCat("be 1 (", config_.family,
+                                " norms all heads of q together and all of k, so each rank needs "
+                                "them whole)"),
+                   "1, and layout.zero, pp or cp instead");
+  }
   const auto shares_kv = [this](int64_t ranks) {
     return config_.kv_heads % ranks == 0 ||
            (config_.qkv == QkvKind::kApart && ranks % config_.kv_heads == 0);

@@ -66,6 +66,7 @@ void ReadKinds(JsonReader& json, const Family& family, std::string_view activati
   config->norm = family.norm;
   config->norm_epsilon = json.Real(family.epsilon_key, 0, 1, family.epsilon);
   config->norm_unit_offset = family.norm_unit_offset;
+  config->norm_after = family.norm_after;
   config->mlp = family.mlp;
   config->activation = ReadActivation(json, family, activation_key);
   config->qkv = family.qkv;
@@ -74,6 +75,7 @@ void ReadKinds(JsonReader& json, const Family& family, std::string_view activati
     config->parallel_residual = json.Bool(family.parallel_residual, true);
   if (family.scaled_embedding) config->embedding_scale = std::sqrt(config->hidden);
   config->qk_norm = family.qk_norm;
+  config->qk_norm_whole = family.qk_norm_whole;
   config->tied_embeddings = json.Bool("tie_word_embeddings", family.tied_embeddings);
   const auto dropout = [&](std::string_view key) {
     return key.empty() ? 0 : json.Real(key, 0, kMaxDropout, 0);

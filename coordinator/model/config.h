@@ -68,6 +68,7 @@ struct ModelConfig {
   NormKind norm = NormKind::kRmsNorm;
   double norm_epsilon = 1e-5;
   bool norm_unit_offset = false;  // norms multiply by 1 + weight (gemma)
+  bool norm_after = false;        // norms of what attention and MLP give, before the sum (olmo2)
   MlpKind mlp = MlpKind::kGated;
   ActivationKind activation = ActivationKind::kSilu;
   bool parallel_residual = false;  // attention and MLP read the same x, both are added to it
@@ -77,6 +78,7 @@ struct ModelConfig {
   bool attention_out_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k (qwen3)
+  bool qk_norm_whole = false;  // ... over all heads of q, and all of k, at once (olmo2)
   bool tied_embeddings = false;
   QkvKind qkv = QkvKind::kApart;
   bool fused_gate_up = false;   // one tensor of the gate's rows, then those of up (phi3)

@@ -18,9 +18,9 @@ constexpr std::string_view kDropped =
 const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
-      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3";  // with a padding token's embedding
+      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2";  // with a padding token's embedding
   constexpr std::string_view kRotary =
-      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3";
+      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
@@ -69,7 +69,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read: all layers have the window"},
       {"rms_norm_eps", "starcoder2", kRemark,
        "which starcoder2 does not read; is norm_epsilon meant?"},
-      {"mlp_bias", "mistral qwen2 qwen3 phi3", kRemark, "which only llama reads: there is no bias"},
+      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2", kRemark, "which only llama reads: there is no bias"},
       {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
        /*even_if_empty=*/true},
       {"hidden_activation", "gemma", kRemark,
@@ -85,9 +85,9 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"mlp_bias", "gemma stablelm", kRemark, "which only llama reads: there is no bias"},
       {"attention_bias", "stablelm", kRemark,
        "which stablelm does not read; is use_qkv_bias meant?"},
-      {"sliding_window", "gpt_neox gemma stablelm", kRemark,
+      {"sliding_window", "gpt_neox gemma stablelm olmo2", kRemark,
        "which the family does not read: attention is full"},
-      {"layer_types", "gpt_neox gemma stablelm", kRemark,
+      {"layer_types", "gpt_neox gemma stablelm olmo2", kRemark,
        "which the family does not read: attention is full"},
       {"sliding_window", "llama gpt2", kRemark,
        "which only mistral, qwen2, qwen3, starcoder2 and phi3 read: attention is full"},

@@ -66,6 +66,13 @@ constexpr FamilyNames Phi3Names() {
   return names;
 }
 
+constexpr FamilyNames Olmo2Names() {
+  FamilyNames names = kLlamaNames;
+  names.attention_norm = "post_attention_layernorm";
+  names.mlp_norm = "post_feedforward_layernorm";
+  return names;
+}
+
 constexpr BiasRule kAlways = {.otherwise = true};
 constexpr BiasRule kAttentionBias = {.key = "attention_bias"};
 constexpr BiasRule kAttentionBiasOrAlways = {.key = "attention_bias", .otherwise = true};
@@ -185,6 +192,15 @@ constexpr Family kFamilies[] = {
      .default_window = 0,
      .residual_dropout = "resid_pdrop",
      .names = Phi3Names()},
+    {.name = "olmo2",
+     .norm_after = true,
+     .epsilon = 1e-5,
+     .max_positions = 2048,
+     .qkv_bias = kAttentionBias,
+     .attention_out_bias = kAttentionBias,
+     .qk_norm = true,
+     .qk_norm_whole = true,
+     .names = Olmo2Names()},
 };
 
 }  // namespace

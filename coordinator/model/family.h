@@ -56,6 +56,7 @@ struct Family {
   std::string_view name;  // model_type
   NormKind norm = NormKind::kRmsNorm;
   bool norm_unit_offset = false;
+  bool norm_after = false;  // norms of what attention and MLP give, not of what they read
   MlpKind mlp = MlpKind::kGated;
   ActivationKind activation = ActivationKind::kSilu;
   bool gelu_is_tanh = false;  // "gelu" means the tanh form
@@ -71,7 +72,7 @@ struct Family {
   double initializer_range = 0.02;
   bool tied_embeddings = false;
   BiasRule qkv_bias, attention_out_bias, mlp_bias;
-  bool qk_norm = false;
+  bool qk_norm = false, qk_norm_whole = false;  // over each head of q and k, or over all of them
   RotaryRule rotary;
   // This key of the config says whether attention and MLP stand side by side. Empty: the MLP
   // follows the attention.

@@ -73,7 +73,7 @@ class LayerBuilder {
   void Attention() {
     using enum TensorRole;
     const int64_t q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim;
-    Norm(kAttentionNorm, kAttentionNormBias, names_.attention_norm);
+    if (!c_.norm_after) Norm(kAttentionNorm, kAttentionNormBias, names_.attention_norm);
     if (c_.qkv != QkvKind::kApart) {
       Linear(kQkv, kQkvBias, names_.qkv, c_.hidden, q + 2 * kv, c_.qkv_bias);
     } else {
@@ -82,17 +82,18 @@ class LayerBuilder {
       Linear(kV, kVBias, names_.v, c_.hidden, kv, c_.qkv_bias);
     }
     if (c_.qk_norm) {
-      b_.NormWeight(kQNorm, Name(names_.q_norm, ".weight"), c_.head_dim);
-      b_.NormWeight(kKNorm, Name(names_.k_norm, ".weight"), c_.head_dim);
+      b_.NormWeight(kQNorm, Name(names_.q_norm, ".weight"), c_.qk_norm_whole ? q : c_.head_dim);
+      b_.NormWeight(kKNorm, Name(names_.k_norm, ".weight"), c_.qk_norm_whole ? kv : c_.head_dim);
     }
     stddev_ = residual_stddev_;
     Linear(kAttentionOut, kAttentionOutBias, names_.attention_out, q, c_.hidden,
            c_.attention_out_bias);
+    if (c_.norm_after) Norm(kAttentionNorm, kAttentionNormBias, names_.attention_norm);
   }
 
   void Mlp() {
     using enum TensorRole;
-    Norm(kMlpNorm, kMlpNormBias, names_.mlp_norm);
+    if (!c_.norm_after) Norm(kMlpNorm, kMlpNormBias, names_.mlp_norm);
     stddev_ = c_.initializer_range;
     if (c_.mlp == MlpKind::kGated) {
       Linear(kMlpGate, kMlpGateBias, names_.mlp_gate, c_.hidden,
@@ -102,6 +103,7 @@ class LayerBuilder {
       Linear(kMlpUp, kMlpUpBias, names_.mlp_up, c_.hidden, c_.intermediate, c_.mlp_bias);
     stddev_ = residual_stddev_;
     Linear(kMlpDown, kMlpDownBias, names_.mlp_down, c_.intermediate, c_.hidden, c_.mlp_bias);
+    if (c_.norm_after) Norm(kMlpNorm, kMlpNormBias, names_.mlp_norm);
   }
 
  private:

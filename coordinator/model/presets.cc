@@ -122,6 +122,34 @@ const std::vector<Preset>& Table() {
        R"(,"max_position_embeddings":32768,"rms_norm_eps":1e-5,"rope_theta":1000000.0)"
        R"(,"tie_word_embeddings":false})",
        7248023552},
+      {"olmo-2-13b",
+       R"({"model_type":"olmo2","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
+       R"(,"hidden_size":5120,"intermediate_size":13824,"num_hidden_layers":40)"
+       R"(,"num_attention_heads":40,"num_key_value_heads":40,"max_position_embeddings":4096)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
+       R"(,"attention_bias":false})",
+       13716198400},
+      {"olmo-2-1b",
+       R"({"model_type":"olmo2","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
+       R"(,"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":16)"
+       R"(,"num_attention_heads":16,"num_key_value_heads":16,"max_position_embeddings":4096)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
+       R"(,"attention_bias":false})",
+       1484916736},
+      {"olmo-2-32b",
+       R"({"model_type":"olmo2","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
+       R"(,"hidden_size":5120,"intermediate_size":27648,"num_hidden_layers":64)"
+       R"(,"num_attention_heads":40,"num_key_value_heads":8,"max_position_embeddings":4096)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
+       R"(,"attention_bias":false})",
+       32234279936},
+      {"olmo-2-7b",
+       R"({"model_type":"olmo2","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
+       R"(,"hidden_size":4096,"intermediate_size":11008,"num_hidden_layers":32)"
+       R"(,"num_attention_heads":32,"num_key_value_heads":32,"max_position_embeddings":4096)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
+       R"(,"attention_bias":false})",
+       7298617344},
       {"phi-3-medium-4k",
        R"({"model_type":"phi3","hidden_act":"silu","initializer_range":0.02,"vocab_size":32064)"
        R"(,"hidden_size":5120,"intermediate_size":17920,"num_hidden_layers":40)"

@@ -57,9 +57,20 @@ void ActivationGradients::Share(const Slice& slice, const Slice& gradient) {
   entry.written.push_back(ColumnsOf(slice));
 }
 
+void ActivationGradients::Borrow(const Slice& slice, const Slice& gradient) {
+  Share(slice, gradient);
+  gradients_[slice.value].borrowed = true;
+}
+
+bool ActivationGradients::IsBorrowed(const Slice& slice) const {
+  const auto it = gradients_.find(slice.value);
+  return it != gradients_.end() && it->second.borrowed;
+}
+
 void ActivationGradients::Replace(const Slice& slice, const Slice& gradient) {
   ABSL_HARDENING_ASSERT(Has(slice) && IsWhole(slice) && IsWhole(gradient));
   gradients_.at(slice.value).value = gradient.value;
+  gradients_.at(slice.value).borrowed = false;
 }
 
 bool ActivationGradients::IsWhole(const Slice& slice) const {

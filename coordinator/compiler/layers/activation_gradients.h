@@ -32,6 +32,11 @@ class ActivationGradients {
   // shape.
   void Share(const Slice& slice, const Slice& gradient);
 
+  // The same of memory that holds the gradient of another activation as well and stays that one's:
+  // rules may read the gradient of `slice` there, but write to memory of their own.
+  void Borrow(const Slice& slice, const Slice& gradient);
+  bool IsBorrowed(const Slice& slice) const;
+
   // From now on the gradient of `slice` is in `gradient`, a value that holds it. REQUIRES: both are
   // whole, and Has(slice).
   void Replace(const Slice& slice, const Slice& gradient);
@@ -45,6 +50,7 @@ class ActivationGradients {
   };
   struct Gradient {
     int value = kNone;
+    bool borrowed = false;
     std::vector<Columns> written;  // disjoint
   };
   Columns ColumnsOf(const Slice& slice) const;

@@ -28,9 +28,9 @@ void EmbeddingRule(const Node& node, BackwardPass& b) {
                       node.text + " grad");
 }
 
-// The destination of a norm's dx, with what already is there as the residual. Without one, dy's
-// memory is free to take.
-std::pair<Slice, Slice> ResidualAndDx(Slice x, Slice dy, BackwardPass& b) {
+// The destination of a norm's dx, with what already is there as the residual. Without one, the
+// memory of y's gradient is free to take, unless it is borrowed.
+std::pair<Slice, Slice> ResidualAndDx(Slice x, Slice y, BackwardPass& b) {
   ActivationGradients& gradients = b.activations();
   if (gradients.Has(x)) {
     const Slice residual = gradients.Of(x);
@@ -40,7 +40,8 @@ std::pair<Slice, Slice> ResidualAndDx(Slice x, Slice dy, BackwardPass& b) {
     gradients.Replace(x, dx);
     return {residual, dx};
   }
-  if (gradients.IsWhole(x) && gradients.IsWhole(dy)) {
+  const Slice dy = gradients.Of(y);
+  if (gradients.IsWhole(x) && gradients.IsWhole(dy) && !gradients.IsBorrowed(y)) {
     gradients.Share(x, dy);
     return {Slice{}, dy};
   }
@@ -65,7 +66,7 @@ kernels::NormAttrs NormGradAttrs(const Node& node, bool first) {
 void LayerNormRule(const Node& node, BackwardPass& b) {
   const auto& [x, weight, bias] = std::tie(node.operands[0], node.operands[1], node.operands[2]);
   const Slice dy = b.activations().Of(node.operands[3]);
-  const auto [residual, dx] = ResidualAndDx(x, dy, b);
+  const auto [residual, dx] = ResidualAndDx(x, node.operands[3], b);
   bool first = true;
   const bool trains = b.Trains(weight);
   Slice dweight = trains ? b.Parameter(weight, &first) : Slice{};
@@ -80,7 +81,7 @@ void LayerNormRule(const Node& node, BackwardPass& b) {
 void RmsNormRule(const Node& node, BackwardPass& b) {
   const auto& [x, weight] = std::tie(node.operands[0], node.operands[1]);
   const Slice dy = b.activations().Of(node.operands[2]);
-  const auto [residual, dx] = ResidualAndDx(x, dy, b);
+  const auto [residual, dx] = ResidualAndDx(x, node.operands[2], b);
   bool first = true;
   const Slice dweight = b.Trains(weight) ? b.Parameter(weight, &first)
                                          : UnreadGradient(weight, /*adds=*/false, node.text, b);
@@ -204,13 +205,16 @@ void SwigluRule(const Node& node, BackwardPass& b) {
 }
 
 // The gradient of y is that of x and, if nothing else reads it, of the residual at once: one memory
-// for all.
+// for all. It stays the residual's, which what comes before x adds to.
 void AddResidualRule(const Node& node, BackwardPass& b) {
   const auto& [x, residual, bias, y] =
       std::tie(node.operands[0], node.operands[1], node.operands[2], node.operands[3]);
   const Slice dy = b.activations().Of(y);
   BiasGradient(bias, dy, node.text.substr(0, node.text.find(" + ")), b);
-  if (x.value != y.value) b.activations().Share(x, dy);
+  const bool lends = !residual.absent() && !b.activations().Has(residual);
+  if (x.value != y.value) {
+    lends ? b.activations().Borrow(x, dy) : b.activations().Share(x, dy);
+  }
   if (!residual.absent()) AddToResidual(residual, dy, node.text, b);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/layers/forward.h"
 
+#include "absl/base/macros.h"
 #include "coordinator/compiler/state/partition.h"
 
 namespace terrace::compiler {
@@ -124,6 +125,12 @@ void Forward::Product(Slice x, TensorRole weight, Slice bias, Slice y, const Lin
   Adapt(x, weight, y, name);
 }
 
+Slice Forward::Entered(Slice x, TensorRole weight, TensorRole bias, const std::string& name) {
+  // Tensor-parallel ranks would sum the gradient of the residual stream with that of the block.
+  ABSL_HARDENING_ASSERT(!config_.norm_after || parallel_.groups.tensor == kNone);
+  return config_.norm_after ? x : EnterRegion(Norm(x, weight, bias, name), name);
+}
+
 // What the first product of a block reads: all tokens of this context share.
 Slice Forward::EnterRegion(Slice x, const std::string& name) {
   const int group = parallel_.groups.tensor;
@@ -155,15 +162,15 @@ Slice Forward::LeaveRegion(Slice partial, const std::string& name) {
 }
 
 // The last product of a block and the residual: fused on one rank; summed over the ranks first
-// otherwise.
+// otherwise. What changes the block's result before the sum comes between them.
 Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole bias,
                           const std::string& name) {
   LinearOptions linear = Stored();
   const Slice product = Activation(BeforeSum(name), x.shape.rows(), config_.hidden);
-  if (Drops(config_.dropout.residual)) {
+  if (config_.norm_after || Drops(config_.dropout.residual)) {
     const bool whole = parallel_.groups.tensor == kNone;
     Product(x, weight, whole ? Weight(bias) : Slice(), product, linear, name);
-    return AddDropped(product, residual, weight, whole ? Slice() : Weight(bias), name);
+    return AddChanged(product, residual, weight, whole ? Slice() : Weight(bias), name);
   }
   if (parallel_.groups.tensor == kNone) {
     linear.residual = residual;
@@ -178,8 +185,7 @@ Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole
 }
 
 Slice Forward::Mlp(Slice x, Slice residual) {
-  const Slice normed =
-      EnterRegion(Norm(x, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm"), "mlp_norm");
+  const Slice normed = Entered(x, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm");
   const Slice h = config_.mlp == MlpKind::kPlain ? PlainMlp(normed) : GatedMlp(normed);
   return RowProduct(h, residual, TensorRole::kMlpDown, TensorRole::kMlpDownBias, "mlp_down");
 }

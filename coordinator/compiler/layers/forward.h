@@ -118,9 +118,9 @@ class Forward {
   Slice Drop(Slice x, double probability, DropoutSite site, bool split, const std::string& name);
   // The site of what the adapters of a product by `weight` read: that of all that read the same.
   static DropoutSite SiteOf(TensorRole weight);
-  // The sum of what a block's last product gave on each rank, and the bias, with elements dropped,
-  // and the residual.
-  Slice AddDropped(Slice product, Slice residual, TensorRole weight, Slice bias,
+  // The residual and what a block's last product gave on each rank: summed, with the bias, normed
+  // where norms come after, and with elements dropped.
+  Slice AddChanged(Slice product, Slice residual, TensorRole weight, Slice bias,
                    const std::string& name);
 
   // forward.cc
@@ -134,6 +134,8 @@ class Forward {
   int64_t local_sequence() const { return options_.sequence / parallel_.context(); }
   kernels::TokenShare share() const;
   Slice Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
+  // What the first product of a block reads of the residual stream.
+  Slice Entered(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
   void RmsNorm(Slice x, Slice weight, Slice y, const std::string& name);
   void Linear(Slice x, Slice weight, Slice bias, Slice y, kernels::MatmulPrecision precision,
               const LinearOptions& options, const std::string& name);

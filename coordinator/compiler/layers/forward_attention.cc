@@ -20,10 +20,8 @@ int64_t Forward::Window() const {
 float Forward::Scale() const { return static_cast<float>(1.0 / std::sqrt(config_.head_dim)); }
 
 Slice Forward::Attention(Slice x) {
-  const Slice normed =
-      EnterRegion(Norm(x, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias, "attn_norm"),
-                  "attn_norm");
-  const Slice qkv = QkvProduct(normed);
+  const Slice qkv = QkvProduct(
+      Entered(x, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias, "attn_norm"));
   const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
   const int64_t qk_columns = (heads + kv) * config_.head_dim;
   Slice qk = Columns(qkv, 0, qk_columns);
@@ -85,15 +83,17 @@ Slice Forward::HeadsApart(Slice qkv) {
   return apart;
 }
 
-// RMSNorm of each head of q and k, into memory of its own: the backward pass needs q and k as they
-// were.
+// RMSNorm of each head of q and k, or of all of q and all of k, into memory of its own: the backward
+// pass needs q and k as they were.
 Slice Forward::HeadNorms(Slice qkv) {
   const int64_t d = config_.head_dim;
   const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
   const Slice qk = Activation("qk_norm", tokens(), (heads + kv) * d);
   const auto norm = [&](int64_t first_head, int64_t count, TensorRole weight, const char* name) {
+    const int64_t norms = config_.qk_norm_whole ? 1 : count;
     const auto part = [&](Slice slice) {
-      return Reshape(Columns(slice, first_head * d, count * d), {tokens(), count, d});
+      return Reshape(Columns(slice, first_head * d, count * d),
+                     {tokens(), norms, count * d / norms});
     };
     RmsNorm(part(qkv), Weight(weight), part(qk), name);
   };

@@ -43,14 +43,20 @@ Forward::DropoutSite Forward::SiteOf(TensorRole weight) {
   }
 }
 
-Slice Forward::AddDropped(Slice product, Slice residual, TensorRole weight, Slice bias,
+Slice Forward::AddChanged(Slice product, Slice residual, TensorRole weight, Slice bias,
                           const std::string& name) {
   const Slice sum = LeaveRegion(product, name);
   if (!bias.absent())
     builder_.Compute(Op::kAddResidual, kernels::NoAttrs{}, {sum, {}, bias, sum}, name + " + bias");
-  const DropoutSite site =
-      weight == TensorRole::kAttentionOut ? DropoutSite::kAttentionOut : DropoutSite::kMlpOut;
-  const Slice dropped = Drop(sum, config_.dropout.residual, site, /*split=*/false, name);
+  const bool attention = weight == TensorRole::kAttentionOut;
+  Slice normed = sum;
+  if (config_.norm_after) {
+    normed = attention ? Norm(sum, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias,
+                              "attn_norm")
+                       : Norm(sum, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm");
+  }
+  const DropoutSite site = attention ? DropoutSite::kAttentionOut : DropoutSite::kMlpOut;
+  const Slice dropped = Drop(normed, config_.dropout.residual, site, /*split=*/false, name);
   const Slice y = NewResidual(name + ".residual");
   builder_.Compute(Op::kAddResidual, kernels::NoAttrs{}, {dropped, residual, {}, y},
                    name + " + residual");

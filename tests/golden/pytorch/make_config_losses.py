@@ -35,7 +35,7 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
          "starcoder2": {**LLAMA, "sliding_window": 4}, "gemma": LLAMA,
          "gpt_neox": {**without(LLAMA, "head_dim", "num_key_value_heads"), "num_attention_heads": 2},  # of 16, of which 4 are rotated
          "stablelm": {**without(LLAMA, "head_dim"), "num_attention_heads": 2, "use_qkv_bias": True},
-         "phi3": {**LLAMA, "pad_token_id": None}}
+         "phi3": {**LLAMA, "pad_token_id": None}, "olmo2": {**LLAMA, "pad_token_id": None}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -93,6 +93,9 @@ CASES = {
              {"rope_parameters": {**LONG, "rope_theta": 500.0}, **TRAINED}, {"rope_scaling": {**LLAMA3, **TRAINED}}, TRAINED,
              {"partial_rotary_factor": 0.5}, {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}}, {"sliding_window": 4},
              {"num_key_value_heads": None}, {"tie_word_embeddings": True}, {"hidden_act": "gelu"}, {"attention_bias": True}, {"head_dim": 8}],
+    "olmo2": ROPES[:4] + [{"rope_scaling": {**LLAMA3, **TRAINED}}, {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": None},
+                          {"tie_word_embeddings": True}, {"hidden_act": "gelu"}, {"head_dim": 16}, {"-": ["head_dim"]}, {"sliding_window": 4},
+                          {"rms_norm_eps": 0.01}, {"partial_rotary_factor": 0.5}],
 }
 
 

@@ -165,6 +165,15 @@ CONFIGS = {
         "pad_token_id": None,
         "tie_word_embeddings": False,
     },
+    "olmo2": LLAMA_LIKE | {
+        "model_type": "olmo2",
+        "architectures": ["Olmo2ForCausalLM"],
+        "hidden_size": 24,
+        "head_dim": 8,
+        "attention_bias": True,
+        "pad_token_id": None,
+        "tie_word_embeddings": False,
+    },
 }
 
 

@@ -31,7 +31,8 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
             "stablelm": {key: value for key, value in LLAMA.items() if key not in ("rms_norm_eps", "head_dim")} |
                         {"model_type": "stablelm", "use_qkv_bias": True, "tie_word_embeddings": False},
             "phi3": {**LLAMA, "model_type": "phi3", "pad_token_id": None, "partial_rotary_factor": 0.5,
-                     "sliding_window": 8, "tie_word_embeddings": False}}
+                     "sliding_window": 8, "tie_word_embeddings": False},
+            "olmo2": {**LLAMA, "model_type": "olmo2", "pad_token_id": None, "tie_word_embeddings": False}}
 
 
 class TransformersTest(TerraceTest):

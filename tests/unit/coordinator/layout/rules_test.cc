@@ -113,6 +113,19 @@ TEST(LayoutRulesTest, FusedKeysAreNotSharedByTensorParallelRanks) {
                     HasSubstr("divide the 4 key-value heads, whose"), HasSubstr("try 4")));
 }
 
+TEST(LayoutRulesTest, ANormOverAllHeadsNeedsThemOnEachRank) {
+  Model model = TestModel();
+  model.config.qk_norm = model.config.qk_norm_whole = true;
+  v1::JobSpec spec;
+  spec.mutable_data()->set_sequence_length(kSequence);
+  v1::Layout layout = SmallLayout();
+  EXPECT_TRUE(CheckLayout(layout, model, spec).ok());
+  layout.set_tensor_parallel(2);
+  EXPECT_THAT(std::string(CheckLayout(layout, model, spec).message()),
+              AllOf(HasSubstr("layout.tp: got 2, must be 1 ("), HasSubstr("norms all heads"),
+                    HasSubstr("try 1, and layout.zero, pp or cp instead")));
+}
+
 TEST(LayoutRulesTest, SequenceParallelNeedsTensorParallelAndTokensThatDivide) {
   EXPECT_THAT(Refusal([](v1::Layout& l) { l.set_sequence_parallel(true); }),
               AllOf(HasSubstr("layout.sequence_parallel"), HasSubstr("try false")));

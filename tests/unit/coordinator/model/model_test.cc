@@ -85,6 +85,17 @@ TEST(ModelTest, Phi3HasOneTensorOfGateAndUp) {
   EXPECT_EQ(qkv->shape, (std::vector<int64_t>{(40 + 2 * 10) * 128, 5120}));
 }
 
+TEST(ModelTest, Olmo2NormsAfterItsBlocksAndOverAllHeads) {
+  const Model model = Build("olmo-2-32b");
+  EXPECT_EQ(model.Find(TensorRole::kAttentionNorm, 0)->name,
+            "model.layers.0.post_attention_layernorm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kMlpNorm, 63)->name,
+            "model.layers.63.post_feedforward_layernorm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kQNorm, 0)->shape, (std::vector<int64_t>{5120}));
+  EXPECT_EQ(model.Find(TensorRole::kKNorm, 0)->shape, (std::vector<int64_t>{8 * 128}));
+  EXPECT_GT(model.Find(TensorRole::kMlpNorm, 0), model.Find(TensorRole::kMlpDown, 0));
+}
+
 TEST(ModelTest, NamesAreUnique) {
   for (const Preset& preset : Presets()) {
     const Model model = Build(preset.name);
