@@ -60,6 +60,16 @@ ActivationKind ReadActivation(JsonReader& json, const Family& family, std::strin
   return family.activation;
 }
 
+// As GraniteConfig names them.
+void ReadMultipliers(JsonReader& json, ModelConfig* config) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  const auto read = [&](std::string_view key) { return json.Real(key, kLeast, kMost, 1.0); };
+  config->embedding_scale = read("embedding_multiplier");
+  config->attention_scale = read("attention_multiplier");
+  config->residual_scale = read("residual_multiplier");
+  config->logits_scale = 1 / read("logits_scaling");
+}
+
 // The norm, the MLP's activation, ties and dropout of a row.
 void ReadKinds(JsonReader& json, const Family& family, std::string_view activation_key,
                ModelConfig* config) {
@@ -74,6 +84,7 @@ void ReadKinds(JsonReader& json, const Family& family, std::string_view activati
   if (!family.parallel_residual.empty())
     config->parallel_residual = json.Bool(family.parallel_residual, true);
   if (family.scaled_embedding) config->embedding_scale = std::sqrt(config->hidden);
+  if (family.multipliers) ReadMultipliers(json, config);
   config->qk_norm = family.qk_norm;
   config->qk_norm_whole = family.qk_norm_whole;
   config->tied_embeddings = json.Bool("tie_word_embeddings", family.tied_embeddings);

@@ -77,7 +77,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm over each head of q and k (qwen3)
+  bool qk_norm = false;        // RMSNorm over each head of q and k (qwen3)
   bool qk_norm_whole = false;  // ... over all heads of q, and all of k, at once (olmo2)
   bool tied_embeddings = false;
   QkvKind qkv = QkvKind::kApart;
@@ -85,6 +85,9 @@ struct ModelConfig {
   bool conv1d_weights = false;  // linear weights stored [in, out] (gpt2) instead of [out, in]
   std::vector<int64_t> window;  // per layer; 0: full attention
   double embedding_scale = 1;   // what enters the first layer is the embedding times this
+  double attention_scale = 0;   // of scores before their softmax; 0: 1 / sqrt(head_dim)
+  double residual_scale = 1;    // a block adds its result times this (granite)
+  double logits_scale = 1;      // logits are the head's products times this
   double initializer_range = 0.02;
   LoraConfig lora;  // not of config.json
   DropoutConfig dropout;

@@ -18,9 +18,9 @@ constexpr std::string_view kDropped =
 const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
-      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2";  // with a padding token's embedding
+      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2 granite";  // with a padding token's embedding
   constexpr std::string_view kRotary =
-      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2";
+      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2 granite";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
@@ -55,7 +55,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "left out; a head of the family has hidden_size / num_attention_heads elements"},
 
       // Of another family's class. The second part of the sentence follows from `families`.
-      {"attention_bias", "mistral phi3", kRemark, "which only llama and qwen3 read: there is no bias"},
+      {"attention_bias", "mistral phi3", kRemark, "which only other families read: there is no bias"},
       {"attention_bias", "qwen2", kRemark,
        "which qwen2 does not read: query, key and value have a bias, the output has none",
        /*even_if_empty=*/true},
@@ -69,7 +69,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read: all layers have the window"},
       {"rms_norm_eps", "starcoder2", kRemark,
        "which starcoder2 does not read; is norm_epsilon meant?"},
-      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2", kRemark, "which only llama reads: there is no bias"},
+      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2", kRemark, "which only llama and granite read: there is no bias"},
       {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
        /*even_if_empty=*/true},
       {"hidden_activation", "gemma", kRemark,
@@ -82,12 +82,12 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read; is layer_norm_eps meant?"},
       {"mlp_bias", "gpt_neox", kRemark, "which gpt_neox does not read: the MLP has biases",
        /*even_if_empty=*/true},
-      {"mlp_bias", "gemma stablelm", kRemark, "which only llama reads: there is no bias"},
+      {"mlp_bias", "gemma stablelm", kRemark, "which only llama and granite read: there is no bias"},
       {"attention_bias", "stablelm", kRemark,
        "which stablelm does not read; is use_qkv_bias meant?"},
-      {"sliding_window", "gpt_neox gemma stablelm olmo2", kRemark,
+      {"sliding_window", "gpt_neox gemma stablelm olmo2 granite", kRemark,
        "which the family does not read: attention is full"},
-      {"layer_types", "gpt_neox gemma stablelm olmo2", kRemark,
+      {"layer_types", "gpt_neox gemma stablelm olmo2 granite", kRemark,
        "which the family does not read: attention is full"},
       {"sliding_window", "llama gpt2", kRemark,
        "which only mistral, qwen2, qwen3, starcoder2 and phi3 read: attention is full"},

@@ -201,6 +201,13 @@ constexpr Family kFamilies[] = {
      .qk_norm = true,
      .qk_norm_whole = true,
      .names = Olmo2Names()},
+    {.name = "granite",
+     .max_positions = 2048,
+     .qkv_bias = kAttentionBias,
+     .attention_out_bias = kAttentionBias,
+     .mlp_bias = {.key = "mlp_bias"},
+     .multipliers = true,
+     .names = kLlamaNames},
 };
 
 }  // namespace

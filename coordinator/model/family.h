@@ -79,6 +79,9 @@ struct Family {
   std::string_view parallel_residual = {};
   // The embedding is multiplied by the root of the hidden size.
   bool scaled_embedding = false;
+  // Keys of the config multiply the embedding, the scores of attention and what a block adds, and
+  // divide the logits.
+  bool multipliers = false;
   WindowRule window = WindowRule::kNone;
   int64_t default_window = 4096;  // 0: none
   // Keys of dropout. Empty: the family has none.

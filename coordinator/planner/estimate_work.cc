@@ -113,14 +113,16 @@ int64_t LossBytes(const EstimateModel& model, const v1::Layout& layout) {
                         : FusedLossBytes(model, layout, tokens, vocabulary));
 }
 
-// Gradients of a residual sum, of what entered the block, of blocks side by side both, of what a norm
-// after the block gave, and of the MLP's inner values. A GPU converts the largest weight for its product.
+// Gradients of a residual sum, of what entered the block, of blocks side by side both, of what a
+// norm or a factor after the block changes, and of the MLP's inner values. A GPU converts the
+// largest weight for its product.
 int64_t LayerWorkBytes(const EstimateModel& model, const v1::Layout& layout) {
   const ModelConfig& config = model.config;
   const int64_t tp = layout.tensor_parallel(), sp = layout.sequence_parallel() ? tp : 1;
   const int64_t tokens = TokensOf(layout, model.sequence);
   const int64_t inner = (config.mlp == MlpKind::kGated ? 2 : 1) * config.intermediate / tp;
-  const int64_t sums = config.parallel_residual || config.norm_after ? 3 : 2;
+  const bool three = config.parallel_residual || config.norm_after || config.residual_scale != 1;
+  const int64_t sums = three ? 3 : 2;
   const int64_t bytes = tokens * ElementBytes(layout) * (sums * config.hidden / sp + inner);
   if (layout.device() != "cuda") return bytes;
   const Arithmetic arithmetic = ArithmeticOf(layout);

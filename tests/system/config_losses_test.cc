@@ -110,15 +110,27 @@ class ConfigLossesTest : public testing::TestWithParam<const char*> {
   }
 
   static std::vector<double> NumbersOf(const ModelConfig& c) {
-    std::vector<double> numbers = {1.0 * c.vocabulary,       1.0 * c.hidden,
-                                   1.0 * c.layers,           1.0 * c.heads,
-                                   1.0 * c.kv_heads,         1.0 * c.head_dim,
-                                   1.0 * c.intermediate,     1.0 * c.max_positions,
-                                   1.0 * c.qkv_bias,         1.0 * c.mlp_bias,
-                                   1.0 * c.qk_norm,          1.0 * c.attention_out_bias,
-                                   1e9 * c.norm_epsilon,     1.0 * c.tied_embeddings,
-                                   c.rope.attention_factor,  1.0 * static_cast<int>(c.activation),
-                                   1.0 * c.parallel_residual};
+    std::vector<double> numbers = {1.0 * c.vocabulary,
+                                   1.0 * c.hidden,
+                                   1.0 * c.layers,
+                                   1.0 * c.heads,
+                                   1.0 * c.kv_heads,
+                                   1.0 * c.head_dim,
+                                   1.0 * c.intermediate,
+                                   1.0 * c.max_positions,
+                                   1.0 * c.qkv_bias,
+                                   1.0 * c.mlp_bias,
+                                   1.0 * c.qk_norm,
+                                   1.0 * c.attention_out_bias,
+                                   1e9 * c.norm_epsilon,
+                                   1.0 * c.tied_embeddings,
+                                   c.rope.attention_factor,
+                                   1.0 * static_cast<int>(c.activation),
+                                   1.0 * c.parallel_residual,
+                                   c.embedding_scale,
+                                   c.attention_scale,
+                                   c.residual_scale,
+                                   c.logits_scale};
     for (const double f : c.rope.inverse_frequency) numbers.push_back(1e6 * f);
     for (const int64_t window : c.window) numbers.push_back(1.0 * window);
     return numbers;
@@ -165,7 +177,8 @@ TEST_P(ConfigLossesTest, EachKeyFollowsTransformersOrIsSaid) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ConfigLossesTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
-                                         "gpt_neox", "gemma", "stablelm", "phi3", "olmo2"),
+                                         "gpt_neox", "gemma", "stablelm", "phi3", "olmo2",
+                                         "granite"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

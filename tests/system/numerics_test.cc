@@ -208,7 +208,8 @@ TEST_P(FamilyTest, Fp8FollowsBF16) {
 
 INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
-                                         "gpt_neox", "gemma", "stablelm", "phi3", "olmo2"),
+                                         "gpt_neox", "gemma", "stablelm", "phi3", "olmo2",
+                                         "granite"),
                          [](const auto& info) { return std::string(info.param); });
 
 class LayoutTest : public testing::TestWithParam<const char*> {};

@@ -61,7 +61,8 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"mistral", "MistralForCausalLM"},   {"qwen2", "Qwen2ForCausalLM"},
     {"qwen3", "Qwen3ForCausalLM"},       {"starcoder2", "Starcoder2ForCausalLM"},
     {"gpt_neox", "GPTNeoXForCausalLM"},  {"gemma", "GemmaForCausalLM"},
-    {"stablelm", "StableLmForCausalLM"}, {"phi3", "Phi3ForCausalLM"},        {"olmo2", "Olmo2ForCausalLM"}};
+    {"stablelm", "StableLmForCausalLM"}, {"phi3", "Phi3ForCausalLM"},
+    {"olmo2", "Olmo2ForCausalLM"},       {"granite", "GraniteForCausalLM"}};
 
 const char* TorchName(kernels::DType dtype) {
   switch (dtype) {

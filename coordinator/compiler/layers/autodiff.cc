@@ -177,10 +177,18 @@ void GeluRule(const Node& node, BackwardPass& b) {
   b.builder().Compute(Op::kGeluGrad, node.compute()->attrs, {dy, x, dy}, node.text + " grad");
 }
 
-// The forward op multiplies in place, and so does this.
+// The forward op multiplies in place, and so does this, but in memory of its own where the gradient
+// is that of another activation as well.
 void ScaleRule(const Node& node, BackwardPass& b) {
-  b.builder().Compute(Op::kScale, node.compute()->attrs, {b.activations().Of(node.operands[0])},
-                      node.text + " grad");
+  const Slice x = node.operands[0];
+  Slice dx = b.activations().Of(x);
+  if (b.activations().IsBorrowed(x)) {
+    const Slice own = b.builder().NewGradientOf(b.builder().graph().values[x.value]);
+    b.builder().Compute(Op::kCast, kernels::NoAttrs{}, {dx, own}, node.text + " grad copy");
+    b.activations().Replace(x, own);
+    dx = own;
+  }
+  b.builder().Compute(Op::kScale, node.compute()->attrs, {dx}, node.text + " grad");
 }
 
 // The same elements are dropped of the gradient. It goes to memory of its own, or is added to what

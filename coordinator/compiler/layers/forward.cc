@@ -61,8 +61,10 @@ Slice Forward::Layer(int layer, Slice x) {
 Slice Forward::Hidden(Slice x) {
   builder_.Mark();
   ForgetWeights();
-  return EnterRegion(Norm(x, TensorRole::kFinalNorm, TensorRole::kFinalNormBias, "final_norm"),
-                     "final_norm");
+  const Slice normed = Norm(x, TensorRole::kFinalNorm, TensorRole::kFinalNormBias, "final_norm");
+  // The products of the head are linear in what they read.
+  Multiply(normed, config_.logits_scale, "logits");
+  return EnterRegion(normed, "final_norm");
 }
 
 Slice Forward::Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name) {
@@ -167,7 +169,7 @@ Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole
                           const std::string& name) {
   LinearOptions linear = Stored();
   const Slice product = Activation(BeforeSum(name), x.shape.rows(), config_.hidden);
-  if (config_.norm_after || Drops(config_.dropout.residual)) {
+  if (config_.norm_after || config_.residual_scale != 1 || Drops(config_.dropout.residual)) {
     const bool whole = parallel_.groups.tensor == kNone;
     Product(x, weight, whole ? Weight(bias) : Slice(), product, linear, name);
     return AddChanged(product, residual, weight, whole ? Slice() : Weight(bias), name);

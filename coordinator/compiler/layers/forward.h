@@ -119,7 +119,7 @@ class Forward {
   // The site of what the adapters of a product by `weight` read: that of all that read the same.
   static DropoutSite SiteOf(TensorRole weight);
   // The residual and what a block's last product gave on each rank: summed, with the bias, normed
-  // where norms come after, and with elements dropped.
+  // where norms come after, multiplied, and with elements dropped.
   Slice AddChanged(Slice product, Slice residual, TensorRole weight, Slice bias,
                    const std::string& name);
 

@@ -17,7 +17,10 @@ int64_t Forward::Window() const {
   return window < options_.sequence ? window : 0;
 }
 
-float Forward::Scale() const { return static_cast<float>(1.0 / std::sqrt(config_.head_dim)); }
+float Forward::Scale() const {
+  const double scale = config_.attention_scale;
+  return static_cast<float>(scale > 0 ? scale : 1.0 / std::sqrt(config_.head_dim));
+}
 
 Slice Forward::Attention(Slice x) {
   const Slice qkv = QkvProduct(
@@ -83,8 +86,8 @@ Slice Forward::HeadsApart(Slice qkv) {
   return apart;
 }
 
-// RMSNorm of each head of q and k, or of all of q and all of k, into memory of its own: the backward
-// pass needs q and k as they were.
+// RMSNorm of each head of q and k, or of all of q and all of k, into memory of its own: the
+// backward pass needs q and k as they were.
 Slice Forward::HeadNorms(Slice qkv) {
   const int64_t d = config_.head_dim;
   const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);

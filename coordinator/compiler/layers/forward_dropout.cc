@@ -1,8 +1,10 @@
-// Dropout in the forward pass (forward.h): Srivastava et al. 2014.
+// Dropout in the forward pass (forward.h): Srivastava et al. 2014; and what else changes the result
+// of a block before it is added to the residual stream.
 //
-// Each step goes to memory of its own: the gradient of a block's result is that of the residual
-// stream as well, which nothing is dropped of, and a recomputed pass may repeat the dropout without
-// the sum. Adapters that read the same value drop the same of it, so that their products stay one.
+// Each step of dropout goes to memory of its own: the gradient of a block's result is that of the
+// residual stream as well, which nothing is dropped of, and a recomputed pass may repeat the
+// dropout without the sum. Adapters that read the same value drop the same of it, so that their
+// products stay one.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/compiler/layers/forward.h"
@@ -55,6 +57,7 @@ Slice Forward::AddChanged(Slice product, Slice residual, TensorRole weight, Slic
                               "attn_norm")
                        : Norm(sum, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm");
   }
+  Multiply(normed, config_.residual_scale, name);
   const DropoutSite site = attention ? DropoutSite::kAttentionOut : DropoutSite::kMlpOut;
   const Slice dropped = Drop(normed, config_.dropout.residual, site, /*split=*/false, name);
   const Slice y = NewResidual(name + ".residual");

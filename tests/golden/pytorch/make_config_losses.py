@@ -35,7 +35,8 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
          "starcoder2": {**LLAMA, "sliding_window": 4}, "gemma": LLAMA,
          "gpt_neox": {**without(LLAMA, "head_dim", "num_key_value_heads"), "num_attention_heads": 2},  # of 16, of which 4 are rotated
          "stablelm": {**without(LLAMA, "head_dim"), "num_attention_heads": 2, "use_qkv_bias": True},
-         "phi3": {**LLAMA, "pad_token_id": None}, "olmo2": {**LLAMA, "pad_token_id": None}}
+         "phi3": {**LLAMA, "pad_token_id": None}, "olmo2": {**LLAMA, "pad_token_id": None},
+         "granite": {**LLAMA, "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25, "logits_scaling": 2.0}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -96,6 +97,9 @@ CASES = {
     "olmo2": ROPES[:4] + [{"rope_scaling": {**LLAMA3, **TRAINED}}, {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": None},
                           {"tie_word_embeddings": True}, {"hidden_act": "gelu"}, {"head_dim": 16}, {"-": ["head_dim"]}, {"sliding_window": 4},
                           {"rms_norm_eps": 0.01}, {"partial_rotary_factor": 0.5}],
+    "granite": ROPES[:4] + [{"-": ["attention_multiplier"]}, {"-": ["embedding_multiplier"]}, {"-": ["residual_multiplier"]}, {"-": ["logits_scaling"]},
+                            {"logits_scaling": 16}, {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": None},
+                            {"tie_word_embeddings": True}, {"hidden_act": "gelu"}, {"head_dim": 16}, {"sliding_window": 4}],
 }
 
 

@@ -174,6 +174,17 @@ CONFIGS = {
         "pad_token_id": None,
         "tie_word_embeddings": False,
     },
+    "granite": LLAMA_LIKE | {
+        "model_type": "granite",
+        "architectures": ["GraniteForCausalLM"],
+        "attention_bias": True,
+        "mlp_bias": True,
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.5,
+        "residual_multiplier": 0.4,
+        "logits_scaling": 2.0,
+        "tie_word_embeddings": True,
+    },
 }
 
 

@@ -32,7 +32,9 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
                         {"model_type": "stablelm", "use_qkv_bias": True, "tie_word_embeddings": False},
             "phi3": {**LLAMA, "model_type": "phi3", "pad_token_id": None, "partial_rotary_factor": 0.5,
                      "sliding_window": 8, "tie_word_embeddings": False},
-            "olmo2": {**LLAMA, "model_type": "olmo2", "pad_token_id": None, "tie_word_embeddings": False}}
+            "olmo2": {**LLAMA, "model_type": "olmo2", "pad_token_id": None, "tie_word_embeddings": False},
+            "granite": {**LLAMA, "model_type": "granite", "embedding_multiplier": 2.0, "attention_multiplier": 0.25,
+                        "residual_multiplier": 0.5, "logits_scaling": 2.0, "tie_word_embeddings": True}}
 
 
 class TransformersTest(TerraceTest):

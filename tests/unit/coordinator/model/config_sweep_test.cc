@@ -66,8 +66,9 @@ std::string PrintOf(const ModelConfig& c) {
       " ", c.norm == NormKind::kRmsNorm, c.mlp == MlpKind::kGated, c.learned_positions, c.qkv_bias,
       c.attention_out_bias, c.mlp_bias, c.qk_norm, c.tied_embeddings, c.conv1d_weights, " ",
       static_cast<int>(c.qkv), static_cast<int>(c.activation), c.parallel_residual,
-      c.norm_unit_offset, " ", c.embedding_scale, " ", c.norm_epsilon, " ", c.initializer_range,
-      " ", c.rope.attention_factor, " ", absl::StrJoin(c.rope.inverse_frequency, ","), " ",
+      c.norm_unit_offset, " ", c.embedding_scale, " ", c.attention_scale, " ", c.residual_scale,
+      " ", c.logits_scale, " ", c.norm_epsilon, " ", c.initializer_range, " ",
+      c.rope.attention_factor, " ", absl::StrJoin(c.rope.inverse_frequency, ","), " ",
       absl::StrJoin(c.window, ","), " ", c.dropout.embedding, " ", c.dropout.residual);
 }
 
