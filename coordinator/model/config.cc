@@ -48,7 +48,8 @@ constexpr std::pair<std::string_view, ActivationKind> kActivations[] = {
     {"silu", ActivationKind::kSilu},
     {"swish", ActivationKind::kSilu}};
 
-ActivationKind ReadActivation(JsonReader& json, const Family& family, std::string_view key) {
+ActivationKind ReadActivation(JsonReader& json, const Family& family) {
+  const std::string_view key = family.activation_key;
   if (!json.Has(key)) return family.activation;
   const std::string name = json.String(key, "");
   if (name == "gelu" && family.gelu_is_tanh) return ActivationKind::kGeluTanh;
@@ -71,14 +72,15 @@ void ReadMultipliers(JsonReader& json, ModelConfig* config) {
 }
 
 // The norm, the MLP's activation, ties and dropout of a row.
-void ReadKinds(JsonReader& json, const Family& family, std::string_view activation_key,
-               ModelConfig* config) {
+void ReadKinds(JsonReader& json, const Family& family, ModelConfig* config) {
   config->norm = family.norm;
-  config->norm_epsilon = json.Real(family.epsilon_key, 0, 1, family.epsilon);
+  config->norm_epsilon = family.epsilon_key.empty()
+                             ? family.epsilon
+                             : json.Real(family.epsilon_key, 0, 1, family.epsilon);
   config->norm_unit_offset = family.norm_unit_offset;
   config->norm_after = family.norm_after;
   config->mlp = family.mlp;
-  config->activation = ReadActivation(json, family, activation_key);
+  config->activation = ReadActivation(json, family);
   config->qkv = family.qkv;
   config->fused_gate_up = family.fused_gate_up;
   if (!family.parallel_residual.empty())
@@ -182,8 +184,23 @@ int64_t ReadKvHeads(JsonReader& json, const Family& family, int64_t heads) {
   return json.Int("num_key_value_heads", 1, kMaxHeads, by_class ? family.kv_heads : heads);
 }
 
-// The families with rotary positions: the same keys, with the defaults of each.
-void ReadRotary(JsonReader& json, const Family& family, ModelConfig* config) {
+// Keys whose other values make a model of other blocks.
+void CheckFixed(JsonReader& json, const Family& family, int64_t hidden) {
+  for (const FixedKey& fixed : family.fixed) {
+    if (json.Bool(fixed.key, fixed.must) == fixed.must) continue;
+    json.Problem(fixed.key, fixed.must ? "false" : "true", fixed.must ? "true" : "false",
+                 fixed.otherwise);
+  }
+  if (family.embedding_width_key.empty()) return;
+  const int64_t width = json.Int(family.embedding_width_key, 1, kMaxWidth, hidden);
+  if (width == hidden) return;
+  json.Problem(family.embedding_width_key, absl::StrCat(width),
+               absl::StrCat("hidden_size ", hidden),
+               "projections between embedding and layers are not supported");
+}
+
+// The families but gpt2: the same keys, with the defaults of each.
+void ReadNumbers(JsonReader& json, const Family& family, ModelConfig* config) {
   config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary);
   config->hidden = json.Int("hidden_size", 1, kMaxWidth);
   config->layers = json.Int("num_hidden_layers", 1, kMaxLayers);
@@ -192,9 +209,12 @@ void ReadRotary(JsonReader& json, const Family& family, ModelConfig* config) {
   const int64_t head_dim = family.head_dim > 0 ? family.head_dim : config->hidden / config->heads;
   config->head_dim =
       family.head_dim_key ? json.Int("head_dim", 1, kMaxHeadDim, head_dim) : head_dim;
-  config->intermediate = json.Int("intermediate_size", 1, kMaxWidth);
+  config->intermediate = json.Int(family.intermediate_key, 1, kMaxWidth);
   config->max_positions =
       json.Int("max_position_embeddings", 1, kMaxPositions, family.max_positions);
+  config->learned_positions = !family.names.position_embedding.empty();
+  config->position_rows_before = family.position_rows_before;
+  CheckFixed(json, family, config->hidden);
   ReadWindows(json, family, config);
 }
 
@@ -227,11 +247,10 @@ void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_le
 
 void ReadFamily(JsonReader& json, const Family& family, int64_t sequence_length,
                 std::vector<std::string>* problems, ModelConfig* config) {
-  config->initializer_range = json.Real("initializer_range", 0, 10, family.initializer_range);
-  const bool gpt2 = !family.names.position_embedding.empty();
-  gpt2 ? ReadGpt2(json, config) : ReadRotary(json, family, config);
-  ReadKinds(json, family, gpt2 ? "activation_function" : "hidden_act", config);
-  if (gpt2) return;
+  config->initializer_range = json.Real(family.initializer_key, 0, 10, family.initializer_range);
+  family.name == "gpt2" ? ReadGpt2(json, config) : ReadNumbers(json, family, config);
+  ReadKinds(json, family, config);
+  if (config->learned_positions) return;
   if (problems->empty()) {
     config->rope = ReadRope(json, {config->head_dim, config->max_positions, sequence_length},
                             family.rotary, problems, &config->remarks);

@@ -73,6 +73,7 @@ struct ModelConfig {
   ActivationKind activation = ActivationKind::kSilu;
   bool parallel_residual = false;  // attention and MLP read the same x, both are added to it
   bool learned_positions = false;
+  int64_t position_rows_before = 0;  // of their table, before the first position's row (opt)
   RopeConfig rope;
   bool qkv_bias = false;
   bool attention_out_bias = false;

@@ -18,13 +18,15 @@ constexpr std::string_view kDropped =
 const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
-      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2 granite";  // with a padding token's embedding
+      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2 granite opt";  // with a padding token's embedding
   constexpr std::string_view kRotary =
       "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2 granite";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
       {"attention_dropout", kRotary, kRemark, kDropped},
+      {"attention_dropout", "opt", kRemark, kDropped},
+      {"layerdrop", "opt", kRemark, "which is not applied: no layer is left out; set it to 0"},
       {"hidden_dropout", "stablelm", kRemark,
        "which is dropped of the MLP's result alone in transformers; here it is not dropped, and "
        "model.dropout.residual drops of what both blocks add"},
@@ -51,7 +53,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"qk_layernorm", "stablelm", kRefuse, "false; norms of single heads are not supported"},
       {"use_parallel_residual", "stablelm", kRefuse,
        "false; attention and MLP of stablelm would share a norm, which is not supported"},
-      {"head_dim", "gpt_neox stablelm", kRefuse,
+      {"head_dim", "gpt_neox stablelm opt", kRefuse,
        "left out; a head of the family has hidden_size / num_attention_heads elements"},
 
       // Of another family's class. The second part of the sentence follows from `families`.
@@ -98,15 +100,21 @@ const std::vector<ConfigKey>& ConfigKeys() {
        /*even_if_empty=*/true},
       {"max_window_layers", "llama gpt2 mistral starcoder2 phi3", kRemark,
        "which only qwen2 and qwen3 read"},
-      {"num_key_value_heads", "gpt2 gpt_neox", kRemark,
+      {"num_key_value_heads", "gpt2 gpt_neox opt", kRemark,
        "which the family does not read: there are as many as heads"},
+      {"intermediate_size", "opt", kRemark, "which opt does not read; is ffn_dim meant?"},
+      {"initializer_range", "opt", kRemark, "which opt does not read; is init_std meant?"},
       {"intermediate_size", "gpt2", kRemark, "which gpt2 does not read; is n_inner meant?"},
       {"head_dim", "gpt2", kRemark, "which gpt2 does not read: it is n_embd / n_head"},
-      {"hidden_act", "gpt2", kRemark, "which gpt2 does not read; is activation_function meant?"},
+      {"hidden_act", "gpt2 opt", kRemark,
+       "which the family does not read; is activation_function meant?"},
       {"rms_norm_eps", "gpt2", kRemark, "which gpt2 does not read; is layer_norm_epsilon meant?"},
-      {"rope_theta", "gpt2", kRemark, "which gpt2 does not read: positions are learned"},
-      {"rope_scaling", "gpt2", kRemark, "which gpt2 does not read: positions are learned"},
-      {"rope_parameters", "gpt2", kRemark, "which gpt2 does not read: positions are learned"},
+      {"rope_theta", "gpt2 opt", kRemark,
+       "which the family does not read: positions are learned"},
+      {"rope_scaling", "gpt2 opt", kRemark,
+       "which the family does not read: positions are learned"},
+      {"rope_parameters", "gpt2 opt", kRemark,
+       "which the family does not read: positions are learned"},
 
       {"original_max_position_embeddings", "phi3", kNoEffect, "belongs to scalings of RoPE"},
       {"architectures", "", kNoEffect, "compared with the family where it names another"},
@@ -121,6 +129,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"cross_attention_hidden_size", "", kNoEffect, "there is no cross-attention"},
       {"tie_encoder_decoder", "", kNoEffect, "there is no encoder"},
       {"add_cross_attention", kRotary, kNoEffect, "the family has none"},
+      {"add_cross_attention", "opt", kNoEffect, "the family has none"},
       {"tf_legacy_loss", "", kNoEffect, "belongs to TensorFlow"},
       {"attn_implementation", "", kNoEffect, kKernel},
       {"_attn_implementation", "", kNoEffect, kKernel},

@@ -73,16 +73,39 @@ constexpr FamilyNames Olmo2Names() {
   return names;
 }
 
+constexpr FamilyNames kOptNames = {
+    .token_embedding = "model.decoder.embed_tokens",
+    .position_embedding = "model.decoder.embed_positions",
+    .final_norm = "model.decoder.final_layer_norm",
+    .layers = "model.decoder.layers.",
+    .attention_norm = "self_attn_layer_norm",
+    .q = "self_attn.q_proj",
+    .k = "self_attn.k_proj",
+    .v = "self_attn.v_proj",
+    .attention_out = "self_attn.out_proj",
+    .mlp_norm = "final_layer_norm",
+    .mlp_up = "fc1",
+    .mlp_down = "fc2",
+};
+
 constexpr BiasRule kAlways = {.otherwise = true};
 constexpr BiasRule kAttentionBias = {.key = "attention_bias"};
 constexpr BiasRule kAttentionBiasOrAlways = {.key = "attention_bias", .otherwise = true};
+constexpr BiasRule kEnableBias = {.key = "enable_bias", .otherwise = true};
 constexpr BiasRule kUseBias = {.key = "use_bias", .otherwise = true};
+
+constexpr FixedKey kOptFixed[] = {
+    {"do_layer_norm_before", true, "norms behind the residual sums are not supported"},
+    {"_remove_final_layer_norm", false, "a model without a final norm is not supported"},
+    {"layer_norm_elementwise_affine", true, "norms without weights are not supported"},
+};
 
 constexpr Family kFamilies[] = {
     {.name = "gpt2",
      .norm = NormKind::kLayerNorm,
      .mlp = MlpKind::kPlain,
      .activation = ActivationKind::kGeluTanh,
+     .activation_key = "activation_function",
      .qkv = QkvKind::kFused,
      .epsilon_key = "layer_norm_epsilon",
      .epsilon = 1e-5,
@@ -208,6 +231,27 @@ constexpr Family kFamilies[] = {
      .mlp_bias = {.key = "mlp_bias"},
      .multipliers = true,
      .names = kLlamaNames},
+    {.name = "opt",
+     .norm = NormKind::kLayerNorm,
+     .mlp = MlpKind::kPlain,
+     .activation = ActivationKind::kRelu,
+     .activation_key = "activation_function",
+     .epsilon_key = "",
+     .epsilon = 1e-5,
+     .max_positions = 2048,
+     .position_rows_before = 2,
+     .grouped_queries = false,
+     .head_dim_key = false,
+     .intermediate_key = "ffn_dim",
+     .initializer_key = "init_std",
+     .tied_embeddings = true,
+     .qkv_bias = kEnableBias,
+     .attention_out_bias = kEnableBias,
+     .mlp_bias = kEnableBias,
+     .fixed = kOptFixed,
+     .embedding_width_key = "word_embed_proj_dim",
+     .residual_dropout = "dropout",
+     .names = kOptNames},
 };
 
 }  // namespace

@@ -36,6 +36,13 @@ struct RotaryRule {
   int64_t trained = 0;
 };
 
+// A switch of the class of which one value is supported.
+struct FixedKey {
+  std::string_view key;
+  bool must = false;
+  std::string_view otherwise = {};  // what would be asked for
+};
+
 enum class WindowRule {
   kNone,       // attention is full
   kKey,        // sliding_window in all layers
@@ -59,16 +66,20 @@ struct Family {
   bool norm_after = false;  // norms of what attention and MLP give, not of what they read
   MlpKind mlp = MlpKind::kGated;
   ActivationKind activation = ActivationKind::kSilu;
+  std::string_view activation_key = "hidden_act";
   bool gelu_is_tanh = false;  // "gelu" means the tanh form
   QkvKind qkv = QkvKind::kApart;
-  bool fused_gate_up = false;  // mlp_gate names one tensor of both
-  std::string_view epsilon_key = "rms_norm_eps";
+  bool fused_gate_up = false;                     // mlp_gate names one tensor of both
+  std::string_view epsilon_key = "rms_norm_eps";  // empty: `epsilon` always
   double epsilon = 1e-6;
   // What the configuration class has where a key is left out. Zero: as many key heads as heads, a
   // head of hidden / heads elements.
   int64_t kv_heads = 0, head_dim = 0, max_positions = 0;
+  int64_t position_rows_before = 0;  // of the table of learned positions, before the first's row
   bool grouped_queries = true;  // else there are as many key heads as heads, and no key for them
   bool head_dim_key = true;     // else a head has hidden / heads elements
+  std::string_view intermediate_key = "intermediate_size";
+  std::string_view initializer_key = "initializer_range";
   double initializer_range = 0.02;
   bool tied_embeddings = false;
   BiasRule qkv_bias, attention_out_bias, mlp_bias;
@@ -84,6 +95,8 @@ struct Family {
   bool multipliers = false;
   WindowRule window = WindowRule::kNone;
   int64_t default_window = 4096;  // 0: none
+  std::span<const FixedKey> fixed = {};
+  std::string_view embedding_width_key = {};  // must be the hidden size; empty: there is none
   // Keys of dropout. Empty: the family has none.
   std::string_view embedding_dropout = {}, residual_dropout = {};
   // Projections to the residual stream begin smaller by the root of twice the number of layers

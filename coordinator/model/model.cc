@@ -147,7 +147,7 @@ Model BuildModel(const ModelConfig& config) {
   b.Weight(kTokenEmbedding, embedding, {config.vocabulary, config.hidden}, std);
   if (config.learned_positions) {
     b.Weight(kPositionEmbedding, absl::StrCat(Absl(family.names.position_embedding), ".weight"),
-             {config.max_positions, config.hidden}, std);
+             {config.position_rows_before + config.max_positions, config.hidden}, std);
   }
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     b.set_layer(layer);

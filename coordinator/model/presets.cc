@@ -166,6 +166,41 @@ const std::vector<Preset>& Table() {
        R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
        R"(,"attention_bias":false})",
        7298617344},
+      {"opt-1.3b",
+       R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
+       R"(,"hidden_size":2048,"ffn_dim":8192,"num_hidden_layers":24)"
+       R"(,"num_attention_heads":32,"max_position_embeddings":2048,"dropout":0.1)"
+       R"(,"do_layer_norm_before":true,"word_embed_proj_dim":2048)"
+       R"(,"tie_word_embeddings":true})",
+       1315758080},
+      {"opt-125m",
+       R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
+       R"(,"hidden_size":768,"ffn_dim":3072,"num_hidden_layers":12)"
+       R"(,"num_attention_heads":12,"max_position_embeddings":2048,"dropout":0.1)"
+       R"(,"do_layer_norm_before":true,"word_embed_proj_dim":768)"
+       R"(,"tie_word_embeddings":true})",
+       125239296},
+      {"opt-13b",
+       R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
+       R"(,"hidden_size":5120,"ffn_dim":20480,"num_hidden_layers":40)"
+       R"(,"num_attention_heads":40,"max_position_embeddings":2048,"dropout":0.1)"
+       R"(,"do_layer_norm_before":true,"word_embed_proj_dim":5120)"
+       R"(,"tie_word_embeddings":true})",
+       12853473280},
+      {"opt-2.7b",
+       R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
+       R"(,"hidden_size":2560,"ffn_dim":10240,"num_hidden_layers":32)"
+       R"(,"num_attention_heads":32,"max_position_embeddings":2048,"dropout":0.1)"
+       R"(,"do_layer_norm_before":true,"word_embed_proj_dim":2560)"
+       R"(,"tie_word_embeddings":true})",
+       2651596800},
+      {"opt-6.7b",
+       R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
+       R"(,"hidden_size":4096,"ffn_dim":16384,"num_hidden_layers":32)"
+       R"(,"num_attention_heads":32,"max_position_embeddings":2048,"dropout":0.1)"
+       R"(,"do_layer_norm_before":true,"word_embed_proj_dim":4096)"
+       R"(,"tie_word_embeddings":true})",
+       6658473984},
       {"phi-3-medium-4k",
        R"({"model_type":"phi3","hidden_act":"silu","initializer_range":0.02,"vocab_size":32064)"
        R"(,"hidden_size":5120,"intermediate_size":17920,"num_hidden_layers":40)"

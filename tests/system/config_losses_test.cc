@@ -178,7 +178,7 @@ TEST_P(ConfigLossesTest, EachKeyFollowsTransformersOrIsSaid) {
 INSTANTIATE_TEST_SUITE_P(Families, ConfigLossesTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
                                          "gpt_neox", "gemma", "stablelm", "phi3", "olmo2",
-                                         "granite"),
+                                         "granite", "opt"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -57,12 +57,19 @@ constexpr const char* kGenerationKeys[] = {"max_length",
                                            "suppress_tokens",
                                            "begin_suppress_tokens"};
 constexpr std::pair<const char*, const char*> kArchitectures[] = {
-    {"gpt2", "GPT2LMHeadModel"},         {"llama", "LlamaForCausalLM"},
-    {"mistral", "MistralForCausalLM"},   {"qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "Qwen3ForCausalLM"},       {"starcoder2", "Starcoder2ForCausalLM"},
-    {"gpt_neox", "GPTNeoXForCausalLM"},  {"gemma", "GemmaForCausalLM"},
-    {"stablelm", "StableLmForCausalLM"}, {"phi3", "Phi3ForCausalLM"},
-    {"olmo2", "Olmo2ForCausalLM"},       {"granite", "GraniteForCausalLM"}};
+    {"gpt2", "GPT2LMHeadModel"},
+    {"llama", "LlamaForCausalLM"},
+    {"mistral", "MistralForCausalLM"},
+    {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},
+    {"starcoder2", "Starcoder2ForCausalLM"},
+    {"gpt_neox", "GPTNeoXForCausalLM"},
+    {"gemma", "GemmaForCausalLM"},
+    {"stablelm", "StableLmForCausalLM"},
+    {"phi3", "Phi3ForCausalLM"},
+    {"olmo2", "Olmo2ForCausalLM"},
+    {"granite", "GraniteForCausalLM"},
+    {"opt", "OPTForCausalLM"}};
 
 const char* TorchName(kernels::DType dtype) {
   switch (dtype) {

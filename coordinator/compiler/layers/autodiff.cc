@@ -21,7 +21,15 @@ using Rule = void (*)(const Node& node, BackwardPass& b);
 
 void EmbeddingRule(const Node& node, BackwardPass& b) {
   const Slice dtable = b.ParameterToUpdate(node.operands[1], node.text + " dtable");
-  const Slice dpositions = b.ParameterToUpdate(node.operands[2], node.text + " dpositions");
+  // Rows of the table that no position has get a gradient too: zero.
+  Slice dpositions = node.operands[2];
+  if (!dpositions.absent()) {
+    const Slice rows = dpositions;
+    dpositions =
+        b.ParameterToUpdate(b.builder().graph().Whole(rows.value), node.text + " dpositions");
+    if (!dpositions.absent() && rows.offset > 0)
+      dpositions = Rows(dpositions, rows.offset / rows.shape.row_stride, rows.shape.rows());
+  }
   b.builder().Compute(Op::kEmbeddingGrad, node.compute()->attrs,
                       {node.operands[0], b.activations().Of(node.operands[3]), dtable, dpositions,
                        node.operands[4]},

@@ -28,14 +28,17 @@ kernels::TokenShare Forward::share() const {
 
 Slice Forward::Embedding(Slice tokens) {
   const bool sharded = parallel_.tensor() > 1;
+  Slice positions = Weight(TensorRole::kPositionEmbedding);
+  if (config_.position_rows_before > 0)
+    positions = Rows(positions, config_.position_rows_before, config_.max_positions);
   const Slice x = Activation(BeforeSum("x"), this->tokens(), config_.hidden);
   builder_.Compute(
       Op::kEmbedding,
       kernels::EmbeddingAttrs{.sequence = local_sequence(),
                               .shard_rows = sharded ? VocabularyRows(config_, parallel_) : 0,
                               .context = share()},
-      {tokens, Weight(TensorRole::kTokenEmbedding), Weight(TensorRole::kPositionEmbedding), x,
-       Weight(TensorRole::kPositionEmbedding).absent() ? Slice() : starts_},
+      {tokens, Weight(TensorRole::kTokenEmbedding), positions, x,
+       positions.absent() ? Slice() : starts_},
       "embedding");
   const Slice sum = LeaveRegion(x, "x");
   Multiply(sum, config_.embedding_scale, "x");

@@ -187,9 +187,11 @@ absl::Status Gradients::CheckGradient(int i, const ByteRange& bytes, const Value
   const auto of_weight = [&](int64_t byte) {
     return (byte / place.gradient_bytes + place.moved) * place.element_bytes;
   };
+  const int64_t end = of_weight(bytes.end) / place.element_bytes;
   state_.ForEach(place.buffer, of_weight(bytes.begin), of_weight(bytes.end),
                  [&](const v1::StateRange& weight) {
                    if (!status.ok()) return;
+                   if (IsBeforePositions(weight, value, place, end)) return;
                    status = CheckFor(i, bytes.begin, weight, value, value.squared);
                  });
   RETURN_IF_ERROR(status);
@@ -223,9 +225,10 @@ absl::Status Gradients::CheckShards(int i, const ByteRange& bytes, const Value& 
       if (number == ByteMap::kNone || !status.ok()) return;
       state_.ForEach(place.buffer, (piece.begin + moved) * place.element_bytes,
                      (piece.end + moved) * place.element_bytes, [&](const v1::StateRange& weight) {
+                       const Value& gradient = flow_.values()[number];
                        if (!status.ok()) return;
-                       status =
-                           CheckFor(i, bytes.begin, weight, flow_.values()[number], value.squared);
+                       if (IsBeforePositions(weight, gradient, place, piece.end + moved)) return;
+                       status = CheckFor(i, bytes.begin, weight, gradient, value.squared);
                      });
       if (status.ok()) {
         status = CheckLink(i, bytes.begin, flow_.values()[number], place.buffer, moved);
@@ -253,6 +256,20 @@ absl::Status Gradients::CheckLink(int i, int64_t byte, const Value& value, uint3
   return Refuse(What(i, kGrad, byte), "which ", WhereIs(stranger),
                 " made as the gradient of other weights than ", BufferText(program_, buffer),
                 " has there");
+}
+
+// A table of positions may have rows before that of the first one (opt). Nothing reads them, and
+// their gradient is zero. `end`: the element of the weights' buffer behind the gradient's last.
+bool Gradients::IsBeforePositions(const v1::StateRange& weight, const Value& value,
+                                  const WeightPlace& place, int64_t end) const {
+  if (!value.zero || value.spoiled_by >= 0) return false;
+  const int64_t first = flow_.values().links().FirstPosition(static_cast<int>(place.buffer));
+  if (first < end) return false;
+  const int64_t bytes = place.element_bytes;
+  bool same = false;
+  state_.ForEach(place.buffer, first * bytes, (first + 1) * bytes,
+                 [&](const v1::StateRange& table) { same = table.tensor() == weight.tensor(); });
+  return same;
 }
 
 absl::Status Gradients::CheckFor(int i, int64_t byte, const v1::StateRange& weight,

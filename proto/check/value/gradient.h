@@ -61,6 +61,8 @@ class Gradients {
   absl::Status CheckShards(int i, const ByteRange& bytes, const Value& value,
                            const WeightPlace& place);
   absl::Status CheckLink(int i, int64_t byte, const Value& value, uint32_t buffer, int64_t moved);
+  bool IsBeforePositions(const v1::StateRange& weight, const Value& value, const WeightPlace& place,
+                         int64_t end) const;
   absl::Status CheckFor(int i, int64_t byte, const v1::StateRange& weight, const Value& value,
                         int squared);
   absl::Status CheckShared(int i, const v1::StateRange& weight, const Value& value, int squared,

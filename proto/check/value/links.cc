@@ -12,6 +12,17 @@ void Links::AddUse(const Content& content, Side side, const StatePlace& weights)
   if (std::find(places.begin(), places.end(), weights) == places.end()) places.push_back(weights);
 }
 
+int64_t Links::FirstPosition(int buffer) const {
+  int64_t first = -1;
+  for (const auto& [use, places] : uses_) {
+    for (const StatePlace& place : places) {
+      if (use.side != kPositions || place.buffer != buffer) continue;
+      first = first < 0 ? place.element : std::min(first, place.element);
+    }
+  }
+  return first;
+}
+
 size_t Links::UseHash::operator()(const Use& use) const {
   uint64_t hash = use.side;
   for (int64_t part :

@@ -42,6 +42,8 @@ class Links {
   enum Side : uint8_t { kRows, kColumns, kLookup, kPositions };
 
   void AddUse(const Content& content, Side side, const StatePlace& weights);
+  // The first element of a state's buffer that was read as a row of positions; -1: none was.
+  int64_t FirstPosition(int buffer) const;
 
   // A gradient: a sum of products, all of the same weights.
   struct Product {

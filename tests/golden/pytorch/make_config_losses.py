@@ -36,7 +36,9 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
          "gpt_neox": {**without(LLAMA, "head_dim", "num_key_value_heads"), "num_attention_heads": 2},  # of 16, of which 4 are rotated
          "stablelm": {**without(LLAMA, "head_dim"), "num_attention_heads": 2, "use_qkv_bias": True},
          "phi3": {**LLAMA, "pad_token_id": None}, "olmo2": {**LLAMA, "pad_token_id": None},
-         "granite": {**LLAMA, "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25, "logits_scaling": 2.0}}
+         "granite": {**LLAMA, "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25, "logits_scaling": 2.0},
+         "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY,
+                 "max_position_embeddings": 64, "pad_token_id": None}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -100,6 +102,10 @@ CASES = {
     "granite": ROPES[:4] + [{"-": ["attention_multiplier"]}, {"-": ["embedding_multiplier"]}, {"-": ["residual_multiplier"]}, {"-": ["logits_scaling"]},
                             {"logits_scaling": 16}, {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": None},
                             {"tie_word_embeddings": True}, {"hidden_act": "gelu"}, {"head_dim": 16}, {"sliding_window": 4}],
+    "opt": [{"do_layer_norm_before": False}, {"word_embed_proj_dim": 16}, {"word_embed_proj_dim": 32}, {"word_embed_proj_dim": None},
+            {"enable_bias": False}, {"layer_norm_elementwise_affine": False}, {"_remove_final_layer_norm": True}, {"tie_word_embeddings": False},
+            {"activation_function": "gelu"}, {"activation_function": "gelu_new"}, {"hidden_act": "gelu"}, {"intermediate_size": 64},
+            {"num_key_value_heads": 2}, {"rope_theta": 500.0}, {"max_position_embeddings": 32}],
 }
 
 

@@ -185,6 +185,24 @@ CONFIGS = {
         "logits_scaling": 2.0,
         "tie_word_embeddings": True,
     },
+    "opt": {
+        "model_type": "opt",
+        "architectures": ["OPTForCausalLM"],
+        "vocab_size": VOCAB,
+        "hidden_size": 24,
+        "ffn_dim": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 32,
+        "activation_function": "relu",
+        "do_layer_norm_before": True,
+        "word_embed_proj_dim": 24,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "pad_token_id": None,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+    },
 }
 
 

@@ -34,7 +34,9 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
                      "sliding_window": 8, "tie_word_embeddings": False},
             "olmo2": {**LLAMA, "model_type": "olmo2", "pad_token_id": None, "tie_word_embeddings": False},
             "granite": {**LLAMA, "model_type": "granite", "embedding_multiplier": 2.0, "attention_multiplier": 0.25,
-                        "residual_multiplier": 0.5, "logits_scaling": 2.0, "tie_word_embeddings": True}}
+                        "residual_multiplier": 0.5, "logits_scaling": 2.0, "tie_word_embeddings": True},
+            "opt": {"model_type": "opt", "vocab_size": 256, "hidden_size": 64, "ffn_dim": 128, "num_hidden_layers": 2,
+                    "num_attention_heads": 4, "max_position_embeddings": 64, "dropout": 0.0, "pad_token_id": None}}
 
 
 class TransformersTest(TerraceTest):

@@ -41,9 +41,15 @@ inline std::string TinyConfig(std::string_view family, const TinySizes& sizes = 
                         R"(, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"})");
   }
   absl::StrAppend(&config, R"(, "hidden_size": )", sizes.hidden, R"(, "num_hidden_layers": )",
-                  sizes.layers, R"(, "num_attention_heads": 4, "num_key_value_heads": 2)",
-                  R"(, "head_dim": )", sizes.hidden / 4, R"(, "intermediate_size": )",
-                  sizes.intermediate, R"(, "max_position_embeddings": )", 52 + sizes.sequence,
+                  sizes.layers, R"(, "num_attention_heads": 4)");
+  if (family == "opt") {
+    return absl::StrCat(config, R"(, "ffn_dim": )", sizes.intermediate,
+                        R"(, "max_position_embeddings": )", sizes.sequence + 8,
+                        R"(, "dropout": 0})");
+  }
+  absl::StrAppend(&config, R"(, "num_key_value_heads": 2)", R"(, "head_dim": )", sizes.hidden / 4,
+                  R"(, "intermediate_size": )", sizes.intermediate,
+                  R"(, "max_position_embeddings": )", 52 + sizes.sequence,
                   R"(, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu")");
   if (family == "mistral") config += R"(, "sliding_window": 5)";
   return config + R"(, "tie_word_embeddings": )" + (family == "qwen3" ? "true" : "false") + "}";

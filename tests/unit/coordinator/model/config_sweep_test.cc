@@ -48,6 +48,11 @@ Json BaseOf(const std::string& family) {
                {"vocab_size", 64},
                {"max_position_embeddings", 64},
                {"head_dim", 8}};
+  if (family == "opt") {
+    for (const char* key : {"num_key_value_heads", "intermediate_size", "head_dim"})
+      base.erase(key);
+    base["ffn_dim"] = 48;
+  }
   if (family == "gpt_neox" || family == "stablelm") {  // heads of 16, of which 4 are rotated
     base.erase("head_dim");
     base["num_attention_heads"] = 2;
@@ -63,13 +68,14 @@ std::string PrintOf(const ModelConfig& c) {
       absl::StrJoin({c.vocabulary, c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim,
                      c.intermediate, c.max_positions},
                     ","),
-      " ", c.norm == NormKind::kRmsNorm, c.mlp == MlpKind::kGated, c.learned_positions, c.qkv_bias,
-      c.attention_out_bias, c.mlp_bias, c.qk_norm, c.tied_embeddings, c.conv1d_weights, " ",
-      static_cast<int>(c.qkv), static_cast<int>(c.activation), c.parallel_residual,
-      c.norm_unit_offset, " ", c.embedding_scale, " ", c.attention_scale, " ", c.residual_scale,
-      " ", c.logits_scale, " ", c.norm_epsilon, " ", c.initializer_range, " ",
-      c.rope.attention_factor, " ", absl::StrJoin(c.rope.inverse_frequency, ","), " ",
-      absl::StrJoin(c.window, ","), " ", c.dropout.embedding, " ", c.dropout.residual);
+      " ", c.norm == NormKind::kRmsNorm, c.mlp == MlpKind::kGated, c.learned_positions,
+      c.position_rows_before, c.qkv_bias, c.attention_out_bias, c.mlp_bias, c.qk_norm,
+      c.tied_embeddings, c.conv1d_weights, " ", static_cast<int>(c.qkv),
+      static_cast<int>(c.activation), c.parallel_residual, c.norm_unit_offset, " ",
+      c.embedding_scale, " ", c.attention_scale, " ", c.residual_scale, " ", c.logits_scale, " ",
+      c.norm_epsilon, " ", c.initializer_range, " ", c.rope.attention_factor, " ",
+      absl::StrJoin(c.rope.inverse_frequency, ","), " ", absl::StrJoin(c.window, ","), " ",
+      c.dropout.embedding, " ", c.dropout.residual);
 }
 
 // Values that a person might write there and that are not the default.

@@ -96,6 +96,17 @@ TEST(ModelTest, Olmo2NormsAfterItsBlocksAndOverAllHeads) {
   EXPECT_GT(model.Find(TensorRole::kMlpNorm, 0), model.Find(TensorRole::kMlpDown, 0));
 }
 
+TEST(ModelTest, OptsFirstPositionIsTheThirdRow) {
+  const Model model = Build("opt-125m");
+  const Tensor* positions = model.Find(TensorRole::kPositionEmbedding);
+  EXPECT_EQ(positions->name, "model.decoder.embed_positions.weight");
+  EXPECT_EQ(positions->shape, (std::vector<int64_t>{2050, 768}));
+  EXPECT_EQ(model.config.position_rows_before, 2);
+  EXPECT_EQ(model.Find(TensorRole::kMlpNormBias, 11)->name,
+            "model.decoder.layers.11.final_layer_norm.bias");
+  EXPECT_EQ(model.Find(TensorRole::kFinalNorm)->name, "model.decoder.final_layer_norm.weight");
+}
+
 TEST(ModelTest, NamesAreUnique) {
   for (const Preset& preset : Presets()) {
     const Model model = Build(preset.name);
