@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/layout/rules.h"
 #include "tests/system/layout_kinds.h"
 #include "tests/system/recorded_steps.h"
 
@@ -57,6 +58,43 @@ TEST(EveryKindTest, AdaptersTrainAsOnOneRank) {
     JobData data = SmallJob(family);
     AddAdapters({.rank = 4, .scale = 2, .targets = {"all-linear"}}, &data);
     ExpectEveryKindDoesAsOneRank(data, family);
+  }
+}
+
+// Four layers of the family's golden, so that all schedules have their chunks.
+JobData DeepJob(const std::string& family) {
+  auto golden = ReadGolden(kFolder + "/" + family);
+  EXPECT_TRUE(golden.ok()) << golden.status();
+  ModelConfig config = golden->model.config;
+  config.layers = 4;
+  config.initializer_range = 0.15;  // enough for adapters alone to learn in a few steps
+  config.window.assign(config.layers, config.window.front());
+  JobData data = RandomJob(BuildModel(config), /*rows=*/4, /*length=*/16);
+  data.train.mutable_optimizer()->set_lr(1e-2);
+  return data;
+}
+
+// Those that the layout's rules allow the model.
+std::vector<LayoutKind> KindsOf(const Model& model) {
+  v1::JobSpec spec;
+  spec.mutable_data()->set_sequence_length(16);
+  std::vector<LayoutKind> kinds;
+  for (const LayoutKind& kind : kKinds) {
+    if (CheckLayout(LayoutOfKind(kind), model, spec).ok()) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+// Attention and MLP side by side, fused tensors, norms after the blocks, factors, positions from a
+// later row of their table on.
+TEST(EveryKindTest, OtherBlocksTrainAsOnOneRankWithAndWithoutAdapters) {
+  for (const std::string family : {"gpt_neox", "phi3", "olmo2", "granite", "opt"}) {
+    JobData data = DeepJob(family);
+    const std::vector<LayoutKind> kinds = KindsOf(data.model);
+    EXPECT_GE(kinds.size(), 6u) << family;
+    ExpectEveryKindDoesAsOneRank(data, family, kinds);
+    AddAdapters({.rank = 4, .scale = 2, .targets = {"all-linear"}}, &data);
+    ExpectEveryKindDoesAsOneRank(data, family + " with adapters", kinds);
   }
 }
 
