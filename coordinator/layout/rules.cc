@@ -105,9 +105,9 @@ void Checker::CheckTensor() {
                                 "them whole)"),
                    "1, and layout.zero, pp or cp instead");
   }
-  const auto shares_kv = [this](int64_t ranks) {
-    return config_.kv_heads % ranks == 0 ||
-           (config_.qkv == QkvKind::kApart && ranks % config_.kv_heads == 0);
+  const bool apart = config_.qkv == QkvKind::kApart || config_.kv_heads == config_.heads;
+  const auto shares_kv = [&](int64_t ranks) {
+    return config_.kv_heads % ranks == 0 || (apart && ranks % config_.kv_heads == 0);
   };
   std::vector<std::string> rules;
   if (config_.heads % tp != 0)
@@ -117,7 +117,7 @@ void Checker::CheckTensor() {
   }
   if (!shares_kv(tp)) {
     rules.push_back(absl::StrCat("divide the ", config_.kv_heads, " key-value heads",
-                                 config_.qkv == QkvKind::kApart
+                                 apart
                                      ? " or be a multiple of them"
                                      : ", whose weights lie in one tensor with those of queries"));
   }
