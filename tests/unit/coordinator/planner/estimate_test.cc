@@ -29,11 +29,16 @@ struct Case {
   const char* preset;
   const char* precision;
   uint32_t micro_batch;
+  const char* recompute = "none";
 };
 
 TEST(EstimateTest, BytesAreNearTheCompiledArena) {
-  for (const Case& one : {Case{"gpt2", "fp32", 2}, Case{"gpt2", "fp32", 8}, Case{"gpt2", "bf16", 4},
-                          Case{"qwen3-0.6b", "bf16", 2}, Case{"llama-3.2-1b", "bf16", 1}}) {
+  for (const Case& one :
+       {Case{"gpt2", "fp32", 2}, Case{"gpt2", "fp32", 8}, Case{"gpt2", "bf16", 4},
+        Case{"qwen3-0.6b", "bf16", 2}, Case{"llama-3.2-1b", "bf16", 1},
+        Case{"olmo-2-1b", "bf16", 1}, Case{"granite-3.1-2b", "bf16", 1},
+        Case{"olmo-2-1b", "bf16", 2, "selective"}, Case{"granite-3.1-2b", "bf16", 2, "selective"},
+        Case{"opt-125m", "fp32", 2}, Case{"phi-3-mini-4k", "bf16", 1}}) {
     SCOPED_TRACE(testing::Message()
                  << one.preset << " " << one.precision << " " << one.micro_batch);
     v1::JobSpec spec = TinySpec();
@@ -41,7 +46,7 @@ TEST(EstimateTest, BytesAreNearTheCompiledArena) {
     const Preset* preset = FindPreset(one.preset);
     ASSERT_NE(preset, nullptr);
     const Model model = BuildModel(*ParseModelConfig(preset->config_json, 512));
-    v1::Layout layout = TinyLayout({.precision = one.precision});
+    v1::Layout layout = TinyLayout({.precision = one.precision, .recompute = one.recompute});
     layout.set_micro_batch(one.micro_batch);
     const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
     ASSERT_TRUE(programs.ok()) << programs.status();
