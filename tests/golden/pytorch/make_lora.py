@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes lora.json of this folder: twenty steps of low-rank adapters of the goldens' llama and gpt2, as PEFT trains them,
-with AdamW in fp32.
+"""Makes lora.json of this folder: twenty steps of low-rank adapters of the goldens' llama and gpt2, and of all linear
+layers of models with other blocks, as PEFT trains them, with AdamW in fp32.
 
     python3 make_lora.py [--check]     writes the file, or compares with what is there (to 1e-5)
 
@@ -34,6 +34,10 @@ ADAPTERS = {
 }
 
 
+def families(name):
+    return ("gpt2", "llama") + (("gpt_neox", "phi3", "olmo2", "granite", "opt") if name == "all_linear" else ())
+
+
 def number(i, is_b):
     """Element i of an adapter's matrix at first. B is not zero, so that the first gradient of A is not."""
     return ((i * 53 + 7) % 97 - 48) / 2000 if is_b else ((i * 37 + 11) % 101 - 50) / 250
@@ -63,7 +67,7 @@ def main():
         # What no group names of the model itself is frozen, as make_recipes.py reads groups.
         groups = {"*": {"frozen": True}, "*lora_*": {"frozen": False}} | adapter.get("groups", {})
         numbers[name] = {"arguments": ADAMW, "clip_grad_norm": CLIP, "recipe": adapter}
-        for family in ("gpt2", "llama"):
+        for family in families(name):
             batch = load_file(HERE / family / "batch.safetensors")
             model = adapted(HERE / family, family, adapter)
             losses = train(model, batch["tokens"].long(), batch["targets"].long(), {"groups": groups})
@@ -73,7 +77,7 @@ def main():
         path.write_text(json.dumps(numbers, indent=1) + "\n")
         return
     stored = json.loads(path.read_text())
-    worst = max(abs(a - b) for name in ADAPTERS for family in ("gpt2", "llama")
+    worst = max(abs(a - b) for name in ADAPTERS for family in families(name)
                 for a, b in zip(numbers[name][family]["losses"], stored[name][family]["losses"], strict=True))
     print(f"largest difference {worst:.2e}")
     sys.exit(0 if worst < 1e-5 else 1)
