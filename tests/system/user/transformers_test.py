@@ -74,7 +74,7 @@ class TransformersTest(TerraceTest):
                     self.assertLess(abs(self.loss_of(self.load(checkpoint, "bf16")) - theirs), 2e-2 * abs(theirs))
 
     def test_both_continue_a_text_alike(self):
-        for family in ("gpt2", "llama"):
+        for family in ("gpt2", "llama", "phi3", "olmo2", "granite", "opt"):
             with self.subTest(family=family):
                 _, checkpoint = self.eval_loss({"model.config": FAMILIES[family]})
                 prompt = "the king "
