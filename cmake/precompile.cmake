@@ -59,3 +59,6 @@ endforeach()
 if(TERRACE_TESTS)
   terrace_reuse_precompiled(${CMAKE_SOURCE_DIR}/tests)
 endif()
+
+# CLI11 takes four seconds in each of its files; together they take a third of the time.
+set_target_properties(terrace-rank PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
