@@ -50,7 +50,7 @@ const std::vector<Preset>& Table() {
        R"(,"n_head":25,"activation_function":"gelu_new","layer_norm_epsilon":1e-5)"
        R"(,"initializer_range":0.02,"bos_token_id":50256,"eos_token_id":50256})",
        1557611200},
-      {"granite-3.1-2b",
+      {"granite-3.1-2b-instruct",
        R"({"model_type":"granite","hidden_act":"silu","initializer_range":0.02,"vocab_size":49155)"
        R"(,"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":40)"
        R"(,"num_attention_heads":32,"num_key_value_heads":8,"max_position_embeddings":131072)"
@@ -58,7 +58,7 @@ const std::vector<Preset>& Table() {
        R"(,"embedding_multiplier":12.0,"attention_multiplier":0.015625)"
        R"(,"residual_multiplier":0.22,"logits_scaling":8.0})",
        2533531648},
-      {"granite-3.1-8b",
+      {"granite-3.1-8b-instruct",
        R"({"model_type":"granite","hidden_act":"silu","initializer_range":0.02,"vocab_size":49155)"
        R"(,"hidden_size":4096,"intermediate_size":12800,"num_hidden_layers":40)"
        R"(,"num_attention_heads":32,"num_key_value_heads":8,"max_position_embeddings":131072)"
