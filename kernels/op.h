@@ -225,11 +225,16 @@ enum class Op : uint8_t {
   //   x[n,d] R (rows may be strided), places[T,2] i32 R: {position in its sequence, number of the
   //   sequence in the run} of each token, y[n,d] W|U.        DropoutAttrs
   kDropout,
-  kLastOp = kDropout,
+  // The update of one matrix by a rule that needs all of it at once (OptimizerRow.whole_matrix).
+  //   grad[r,c] R, param[r,c] f32 U, m[r,c] U ?, v[r,c] U ? (moments as in kUpdate), scale[4] R,
+  //   schedule[4] R.    UpdateAttrs
+  kUpdateMatrix,
+  kLastOp = kUpdateMatrix,
 };
 
 constexpr bool IsUpdate(Op op) {
-  return op == Op::kUpdate || op == Op::kUpdateStochastic || op == Op::kUpdateInt8;
+  return op == Op::kUpdate || op == Op::kUpdateStochastic || op == Op::kUpdateInt8 ||
+         op == Op::kUpdateMatrix;
 }
 
 std::string_view Name(Op op);  // "layer_norm_grad"
@@ -405,13 +410,17 @@ struct RoundingAttrs {
 };
 struct UpdateAttrs {
   OptimizerRule rule = OptimizerRule::kAdamw;
-  float beta1 = 0.9f;  // of kMomentum and kNesterov the momentum
+  float beta1 = 0.9f;  // of kMomentum, kNesterov and kMuon the momentum
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   RoundingAttrs rounding = {};
   int64_t block = 0;      // of kUpdateInt8: elements of a moment that share a scale
   float lr_scale = 1.0f;  // times the schedule's learning rate
+  // Of kUpdateMatrix alone.
+  float step_scale = 1.0f;                            // times the step, but not its weight decay
+  int64_t iterations = 0;                             // of Newton and Schulz
+  MatmulPrecision precision = MatmulPrecision::kF32;  // of their products
   bool operator==(const UpdateAttrs&) const = default;
 };
 

@@ -5,6 +5,7 @@
 
 #include "kernels/attention_workspace.h"
 #include "kernels/gemm_workspace.h"
+#include "kernels/newton_schulz.h"
 #include "kernels/op_table.h"
 #include "kernels/row_blocks.h"
 #include "kernels/token_pieces.h"
@@ -113,6 +114,8 @@ int64_t TouchedElements(Op op, Operands operands, int index) {
   return rows * shape.RowElements();
 }
 
+NewtonSchulzShape ShapeOf(Operands operands) { return {operands[0].size[0], operands[0].size[1]}; }
+
 // Random bits are no floats; a code takes a factor each way.
 int64_t UpdateFlops(Op op, const UpdateAttrs& attrs, Operands operands) {
   const OptimizerRow& rule = RowOf(attrs.rule);
@@ -136,6 +139,10 @@ int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
     case Op::kUpdate:
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8: return UpdateFlops(op, std::get<UpdateAttrs>(attrs), operands);
+    case Op::kUpdateMatrix: {
+      const auto& update = std::get<UpdateAttrs>(attrs);
+      return UpdateFlops(op, update, operands) + update.iterations * ShapeOf(operands).Flops();
+    }
     default: break;
   }
   ElementCost cost = CostOfElement(op);
@@ -193,6 +200,9 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
                                   loss.chunk_rows, op == Op::kLmHeadLossGrad, hidden.dtype,
                                   loss.precision, threads);
     }
+    case Op::kUpdateMatrix:
+      return NewtonSchulzScratch(ShapeOf(operands), std::get<UpdateAttrs>(attrs).precision, threads)
+          .bytes;
     default: return 0;
   }
 }

@@ -374,6 +374,33 @@ std::string CheckMoments(const OpRow& row, const UpdateAttrs& attrs, Operands op
   return ComplainAttr(row, "block", Number(attrs.block), "be 0 where moments are not in blocks");
 }
 
+// Five are usual; each costs as much as the last.
+constexpr int64_t kIterationsMax = 100;
+
+// Rules of whole matrices have an op of their own, and the others do not know what they say.
+std::string CheckWholeMatrix(const OpRow& row, const UpdateAttrs& attrs) {
+  const OptimizerRow& rule = RowOf(attrs.rule);
+  const bool whole = row.op == Op::kUpdateMatrix;
+  if (whole != rule.whole_matrix) {
+    return ComplainAttr(row, "rule", std::string(rule.name),
+                        whole ? "be one of whole matrices" : "update elements by themselves");
+  }
+  if (!whole) {
+    const bool says_nothing =
+        attrs.step_scale == 1 && attrs.iterations == 0 && attrs.precision == MatmulPrecision::kF32;
+    return says_nothing ? ""
+                        : ComplainAttr(row, "iterations", Number(attrs.iterations),
+                                       "be 0, step_scale 1 and precision f32");
+  }
+  if (!(attrs.step_scale > 0) || !std::isfinite(attrs.step_scale))
+    return ComplainAttr(row, "step_scale", std::to_string(attrs.step_scale), "be above 0");
+  if (attrs.iterations < 1 || attrs.iterations > kIterationsMax) {
+    return ComplainAttr(row, "iterations", Number(attrs.iterations),
+                        "be from 1 to " + Number(kIterationsMax));
+  }
+  return RefuseFp8(row, attrs.precision);
+}
+
 std::string CheckUpdate(const OpRow& row, const UpdateAttrs& attrs, Operands operands) {
   const auto beta_error = [&row](std::string_view name, float beta) {
     return beta >= 0 && beta < 1
@@ -396,8 +423,10 @@ std::string CheckUpdate(const OpRow& row, const UpdateAttrs& attrs, Operands ope
   if (!(attrs.lr_scale > 0)) {
     return ComplainAttr(row, "lr_scale", std::to_string(attrs.lr_scale), "be above 0");
   }
-  if (attrs.rounding.first >= 0) return CheckMoments(row, attrs, operands);
-  return ComplainAttr(row, "rounding.first", Number(attrs.rounding.first), "not be negative");
+  if (attrs.rounding.first < 0)
+    return ComplainAttr(row, "rounding.first", Number(attrs.rounding.first), "not be negative");
+  error = CheckWholeMatrix(row, attrs);
+  return error.empty() ? CheckMoments(row, attrs, operands) : error;
 }
 
 }  // namespace
@@ -452,6 +481,7 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
     case Op::kUpdate:
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:
+    case Op::kUpdateMatrix:
       return CheckUpdate(row, std::get<UpdateAttrs>(attrs), operands);
     case Op::kEncodeBlocks:
       return CheckCodes(row, std::get<BlockAttrs>(attrs), 1, 2, 0, operands);

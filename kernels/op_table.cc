@@ -177,6 +177,10 @@ constexpr OpRow kRows[] = {
     {Op::kDropout, "dropout", AttrsOf<DropoutAttrs>(),
      {Rows("x", "n,d", kAct, kRead), Dense("places", "T,2", kI32, kRead),
       Rows("y", "n,d", kAct, kSum)}},
+    {Op::kUpdateMatrix, "update_matrix", AttrsOf<UpdateAttrs>(),
+     {Dense("grad", "r,c", kGradient, kRead), Dense("param", "r,c", kF32, kUpdate),
+      Optional(Dense("m", "r,c", kMoment, kUpdate)), Optional(Dense("v", "r,c", kMoment, kUpdate)),
+      Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead)}},
 };
 // clang-format on
 

@@ -34,7 +34,15 @@ enum class OptimizerRule : uint8_t {
   // Chen et al. 2023 (arXiv 2302.06675): w -= lr d w; w -= lr sign(b1 m + (1 - b1) g);
   // m = b2 m + (1 - b2) g.
   kLion,
+  // Muon, Jordan et al. 2024 (kellerjordan.github.io/posts/muon), in the order of torch.optim.Muon,
+  // of one matrix at a time: m += (1 - b1) (g - m); u = b1 m + (1 - b1) g; w -= lr d w;
+  // w -= lr s O(u). O(u) is near the matrix with u's singular vectors whose singular values are 1:
+  // X = u / max(|u|, epsilon), then `iterations` times X = a X + (b A + c A A) X with A = X X', or
+  // from the right with X' X where that is smaller, and a, b and c of kNewtonSchulz.
+  kMuon,
 };
+
+inline constexpr std::array<float, 3> kNewtonSchulz = {3.4445f, -4.775f, 2.0315f};
 
 inline constexpr int kMomentsMax = 2;
 
@@ -47,7 +55,8 @@ struct OptimizerRow {
   std::array<std::string_view, kMomentsMax> stored;
   bool decays_in_gradient = false;  // g += d w
   bool reads_betas = false;         // both; the others read at most the first
-  int flops = 0;                    // an element
+  int flops = 0;                    // an element; without products of matrices
+  bool whole_matrix = false;        // matrices alone, each as a whole: kUpdateMatrix
 };
 
 inline constexpr OptimizerRow kOptimizerRows[] = {
@@ -83,6 +92,12 @@ inline constexpr OptimizerRow kOptimizerRows[] = {
      .stored = {"lion_m"},
      .reads_betas = true,
      .flops = 10},
+    {.rule = OptimizerRule::kMuon,
+     .name = "muon",
+     .moments = 1,
+     .stored = {"muon_m"},
+     .flops = 12,
+     .whole_matrix = true},
 };
 
 // Null when no rule has that name.

@@ -59,6 +59,14 @@ RateClass RateClassOf(Op op, const OpAttrs& attrs, Operands operands) {
   if (const auto* a = std::get_if<AttentionBlockAttrs>(&attrs)) {
     return AttentionClass(op, a->precision, a->sequence, operands);
   }
+  if (op == Op::kUpdateMatrix) {
+    const TensorShape& x = operands[0];
+    return {.kernel = "matmul",
+            .precision = Text(std::get<UpdateAttrs>(attrs).precision),
+            .rows = x.size[0],
+            .columns = x.size[1],
+            .inner = std::min(x.size[0], x.size[1])};
+  }
   RateClass result = {.kernel = std::string(Name(op)), .precision = "fp32"};
   if (const auto* a = std::get_if<LossAttrs>(&attrs)) {
     result.precision = Text(a->precision);

@@ -19,6 +19,7 @@ namespace terrace::kernels {
 // matmul, matmul_nt, matmul_tn  M                      N                K
 // attention, attention_grad     tokens of a sequence   head size        sequences x heads
 // lm_head_loss, ..._grad        tokens                 vocabulary       hidden size
+// update_matrix, as a matmul    rows                   columns          the fewer of them
 // all else: the op's name       rows                   their elements   1
 //
 // A product's suffix says which operands are transposed: "n" or "t" for a and for b; "matmul" is

@@ -65,6 +65,8 @@ constexpr Watched kWatched[] = {
     {"train.optimizer.stochastic_rounding", false},
     {"train.optimizer.momentum", false},
     {"train.optimizer.nesterov", false},
+    {"train.optimizer.ns_steps", false},
+    {"train.optimizer.adjust_lr", false},
     {"train.optimizer.groups", false},
     {"train.optimizer.layer_decay", false},
     {"train.label_smoothing", false},

@@ -50,6 +50,10 @@ absl::Status PrintEstimate(const EstimateOptions& options) {
     return absl::InvalidArgumentError(
         "--gradient: got 'bf16', must be f32 with --precision fp32; try --precision bf16");
   }
+  if (kernels::FindOptimizer(options.optimizer)->whole_matrix && options.moments == "int8") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--moments: got 'int8', must be f32 or bf16 with --optimizer ", options.optimizer));
+  }
   ASSIGN_OR_RETURN(const std::string json, ConfigJson(options.model));
   int64_t length = options.sequence_length;
   if (length == 0) {

@@ -137,6 +137,24 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   if (layout.precision() == "fp16") *rules->mutable_loss_scale() = LossScaleRulesOf(*input.spec);
 }
 
+kernels::UpdateAttrs UpdateBy(const kernels::OptimizerRow& rule,
+                              const v1::OptimizerSpec& optimizer) {
+  return {.rule = rule.rule,
+          .beta1 = static_cast<float>(rule.reads_betas ? optimizer.beta1() : optimizer.momentum()),
+          .beta2 = static_cast<float>(optimizer.beta2()),
+          .epsilon = static_cast<float>(optimizer.epsilon())};
+}
+
+// Of Muon: a matrix whose norm is below this is not made longer. That of torch.optim.Muon.
+constexpr float kLeastNorm = 1e-7f;
+
+// bf16 is what Muon's authors iterate in; f16 has too small a range for the polynomial.
+kernels::MatmulPrecision IterationPrecision(const v1::Layout& layout) {
+  if (layout.precision() == "fp32") return kernels::MatmulPrecision::kF32;
+  return layout.precision() == "tf32" ? kernels::MatmulPrecision::kTF32
+                                      : kernels::MatmulPrecision::kBF16;
+}
+
 compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layout& layout,
                                       const ForwardOptions& forward,
                                       std::vector<compiler::Pass> schedule, int micro_batches) {
@@ -154,12 +172,16 @@ compiler::TrainOptions TrainOptionsOf(const CompileInput& input, const v1::Layou
   options.scales_loss = layout.precision() == "fp16";
   options.updates_at_once = UpdatesAtOnce(layout, train.clip_grad_norm());
   const kernels::OptimizerRow& rule = OptimizerOf(layout);
-  options.update = {
-      .rule = rule.rule,
-      .beta1 = static_cast<float>(rule.reads_betas ? optimizer.beta1() : optimizer.momentum()),
-      .beta2 = static_cast<float>(optimizer.beta2()),
-      .epsilon = static_cast<float>(optimizer.epsilon())};
+  const kernels::OptimizerRow& of_elements =
+      rule.whole_matrix ? kernels::RowOf(kernels::OptimizerRule::kAdamw) : rule;
+  options.update = UpdateBy(of_elements, optimizer);
   options.update.rounding.seed = static_cast<uint64_t>(train.seed());
+  if (!rule.whole_matrix) return options;
+  options.matrix_update = UpdateBy(rule, optimizer);
+  options.matrix_update.epsilon = kLeastNorm;
+  options.matrix_update.iterations = optimizer.ns_steps();
+  options.matrix_update.precision = IterationPrecision(layout);
+  options.steps_as_adamw = optimizer.adjust_lr() != "original";
   return options;
 }
 
@@ -208,8 +230,11 @@ struct Job {
 compiler::ParametersOptions ParametersOf(const Job& job) {
   const v1::Layout& layout = job.layout;
   const bool short_gradients = layout.gradient_format() == "bf16";
-  return {.moment_count = OptimizerOf(layout).moments,
-          .optimizer = job.input.spec->train().optimizer(),
+  // The rule is the layout's, which says momentum by its name.
+  v1::OptimizerSpec optimizer = job.input.spec->train().optimizer();
+  optimizer.set_name(std::string(OptimizerOf(layout).name));
+  optimizer.clear_momentum();
+  return {.optimizer = optimizer,
           .persistent_elements = std::max<int64_t>(0, layout.persistent_parameters()),
           .offload = layout.offload(),
           .tile_bytes = layout.tile_bytes(),

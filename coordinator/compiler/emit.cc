@@ -246,6 +246,8 @@ class Emitter {
     out->set_tensor(tensor.name);
     for (int64_t size : tensor.shape) out->add_shape(size);
     out->set_frozen(input_.parameters->IsFrozen(tensor));
+    const v1::OptimizerRule rule = EncodeRule(input_.parameters->RuleOf(tensor));
+    if (!out->frozen() && rule != program_.rules().optimizer()) out->set_optimizer(rule);
     if (const auto weights = input_.parameters->WeightsOf(tensor); weights != kernels::DType::kF32)
       out->set_weights(EncodeDType(weights));
     if (const auto moments = input_.parameters->MomentsOf(tensor); moments != kernels::DType::kF32)

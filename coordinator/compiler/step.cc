@@ -2,6 +2,7 @@
 #include "coordinator/compiler/step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -312,16 +313,50 @@ class Train {
     const auto flat = [&](int value) {
       return value == kNone ? Slice() : Flat(graph_.Whole(value));
     };
+    const OptimizerState state = {
+        .gradient = AtHome(flat(gradients_.Of(0, 0).by_parameter().at(index)), homes),
+        .weight = flat(parameter.weight),
+        .rounded = flat(parameter.rounded),
+        .moments = MomentSlices(parameter.moments, flat),
+        .block = context_.parameters.moment_block()};
     builder_.layer = parameter.layer;
-    optimizer->Update(
-        RuleOf(parameter.update),
-        {.gradient = AtHome(flat(gradients_.Of(0, 0).by_parameter().at(index)), homes),
-         .weight = flat(parameter.weight),
-         .rounded = flat(parameter.rounded),
-         .moments = MomentSlices(parameter.moments, flat),
-         .block = context_.parameters.moment_block()},
-        scale, parameter.first().name);
+    if (kernels::RowOf(parameter.update.rule).whole_matrix) {
+      UpdateMatrices(parameter, state, scale, optimizer);
+    } else {
+      optimizer->Update(RuleOf(parameter.update), state, scale, parameter.first().name);
+    }
     builder_.layer = kNone;
+  }
+
+  // The tensors of a parameter one by one. `state`: of the whole parameter, flat.
+  void UpdateMatrices(const Parameter& parameter, const OptimizerState& state, Slice scale,
+                      Optimizer* optimizer) {
+    for (const Part& part : parameter.parts) {
+      const auto matrix = [&](const Slice& flat) {
+        if (flat.absent()) return flat;
+        const Slice range = Range(flat, part.offset, part.rows * part.columns);
+        return Reshape(range, {part.rows, part.columns});
+      };
+      OptimizerState own = {.gradient = matrix(state.gradient),
+                            .weight = matrix(state.weight),
+                            .rounded = matrix(state.rounded),
+                            .moments = {}};
+      for (const MomentSlice& moment : state.moments)
+        own.moments.push_back({matrix(moment.numbers)});
+      kernels::UpdateAttrs attrs = RuleOf(parameter.update);
+      attrs.step_scale = StepScale(part.rows, part.columns);
+      optimizer->Update(attrs, own, scale, part.tensor->name);
+    }
+  }
+
+  // An orthogonal matrix has 1 / max(rows, columns) as the mean square of its elements. Times 0.2
+  // of the root of that it is as long as AdamW's steps usually are (Liu et al. 2025, arXiv
+  // 2502.16982, section 2.2); the other is Muon's own.
+  float StepScale(int64_t rows, int64_t columns) const {
+    const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
+    const double scale =
+        options_.steps_as_adamw ? 0.2 * std::sqrt(std::max(r, c)) : std::sqrt(std::max(1.0, r / c));
+    return static_cast<float>(scale);
   }
 
   void UpdateShard(int index, int gradient, const std::map<int, int>& homes, Slice scale,
@@ -347,7 +382,8 @@ class Train {
   }
 
   kernels::UpdateAttrs RuleOf(const TensorUpdate& update) const {
-    kernels::UpdateAttrs attrs = options_.update;
+    const bool whole = kernels::RowOf(update.rule).whole_matrix;
+    kernels::UpdateAttrs attrs = whole ? options_.matrix_update : options_.update;
     attrs.weight_decay = static_cast<float>(update.weight_decay);
     attrs.lr_scale = static_cast<float>(update.lr_scale);
     return attrs;

@@ -32,7 +32,11 @@ struct TrainOptions {
   float clip_grad_norm = 0;
   bool updates_at_once = false;  // UpdatesAtOnce in layout/rules.h
   bool scales_loss = false;      // the loss's gradient is multiplied by the schedule's factor
-  kernels::UpdateAttrs update;   // but for what each parameter has of its own (TensorUpdate)
+  // By the job's rule, and by AdamW what a rule of whole matrices leaves out, but for what each
+  // parameter has of its own (TensorUpdate).
+  kernels::UpdateAttrs update;
+  kernels::UpdateAttrs matrix_update;  // by a rule of whole matrices
+  bool steps_as_adamw = false;         // train.optimizer.adjust_lr match_rms_adamw
   std::string name = std::string(kTrain);
   std::atomic<int64_t>* nodes_left = nullptr;  // of all stages together; none: no limit
 };

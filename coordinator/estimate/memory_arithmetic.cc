@@ -31,17 +31,22 @@ class Estimator {
   explicit Estimator(const EstimateInput& input)
       : in_(input),
         config_(input.model->config),
-        parameters_(static_cast<double>(input.model->Parameters())) {}
+        parameters_(static_cast<double>(input.model->Parameters())) {
+    for (const Tensor& tensor : input.model->tensors)
+      matrices_ += IsLayerMatrix(tensor) ? static_cast<double>(tensor.elements()) : 0;
+  }
 
   EstimateSection Training() const {
     EstimateSection section = {
         .name = "training",
         .note = absl::StrCat(StatesText(), "; N parameters on ", in_.devices,
                              in_.devices == 1 ? " device" : " devices, per device")};
-    for (int stage = 0; stage <= 3; ++stage) {
+    const int stages = in_.optimizer->whole_matrix ? 0 : 3;
+    for (int stage = 0; stage <= stages; ++stage) {
       section.cases.push_back(
           States(stage == 0 ? "no sharding" : absl::StrCat("ZeRO ", stage), stage));
     }
+    if (stages == 0) return section;
     section.cases.push_back(Offloaded("ZeRO 2, optimizer on host", 2, /*parameters=*/false, false));
     section.cases.push_back(Offloaded("ZeRO 3, all states on host", 3, true, false));
     section.cases.push_back(Offloaded("ZeRO 3, all states on NVMe", 3, true, true));
@@ -59,7 +64,7 @@ class Estimator {
       std::vector<std::string> names;
       const kernels::OptimizerRow* one = nullptr;
       for (const kernels::OptimizerRow& rule : kernels::kOptimizerRows) {
-        if (rule.moments != moments) continue;
+        if (rule.moments != moments || rule.whole_matrix) continue;
         one = &rule;
         names.emplace_back(rule.name);
       }
@@ -69,6 +74,14 @@ class Estimator {
         if (moments == 0) continue;
         section.cases.push_back(WithOptimizer(
             absl::StrCat(name, "; ", Absl(kernels::RowOf(format).name)), *one, format));
+      }
+    }
+    for (const kernels::OptimizerRow& rule : kernels::kOptimizerRows) {
+      for (const kernels::Format format : kMomentFormats) {
+        if (!rule.whole_matrix || format == kernels::Format::kInt8) continue;
+        section.cases.push_back(WithOptimizer(
+            absl::StrCat(Absl(rule.name), " and adamw; ", Absl(kernels::RowOf(format).name)), rule,
+            format));
       }
     }
     return section;
@@ -147,10 +160,21 @@ class Estimator {
   double weight_bytes() const { return in_.bf16 ? 2 : 4; }
   double gradient_bytes() const { return in_.gradients->BitsAnElement() / 8; }
   double optimizer_bytes() const { return OptimizerBytes(*in_.optimizer, *in_.moments); }
-  // A master where weights are in bf16, and the moments that the rule keeps.
+  // A master where weights are in bf16, and the moments that the rule keeps: of a parameter on
+  // average, and of one of an adapter.
   double OptimizerBytes(const kernels::OptimizerRow& rule,
                         const kernels::FormatRow& moments) const {
-    return (in_.bf16 ? 4 : 0) + rule.moments * moments.BitsAnElement() / 8;
+    return StateBytes(MomentsEach(rule), moments);
+  }
+  double AdapterBytes() const { return StateBytes(in_.optimizer->moments, *in_.moments); }
+  double StateBytes(double count, const kernels::FormatRow& moments) const {
+    return (in_.bf16 ? 4 : 0) + count * moments.BitsAnElement() / 8;
+  }
+  // What a rule of whole matrices leaves out has AdamW's.
+  double MomentsEach(const kernels::OptimizerRow& rule) const {
+    if (!rule.whole_matrix) return rule.moments;
+    const int others = kernels::RowOf(kernels::OptimizerRule::kAdamw).moments;
+    return others - (others - rule.moments) * matrices_ / parameters_;
   }
   std::string StatesText() const {
     constexpr const char* kMoments[] = {"no moments", " m", " m and v"};
@@ -211,7 +235,7 @@ class Estimator {
 
   void AddAdapters(double adapters, EstimateCase* one) const {
     one->device.push_back(Part("adapters", "2 P", 2 * adapters));
-    const double gradient = gradient_bytes(), optimizer = optimizer_bytes();
+    const double gradient = gradient_bytes(), optimizer = AdapterBytes();
     one->device.push_back(Part("gradients", absl::StrCat(gradient, " P"), gradient * adapters));
     one->device.push_back(Part("optimizer", absl::StrCat(optimizer, " P"), optimizer * adapters));
     one->device.push_back(Kept("none"));
@@ -246,6 +270,7 @@ class Estimator {
   const EstimateInput& in_;
   const ModelConfig& config_;
   const double parameters_;
+  double matrices_ = 0;  // parameters of layers' matrices
 };
 
 }  // namespace

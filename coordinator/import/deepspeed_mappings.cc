@@ -132,9 +132,15 @@ void OptimizerType(const DeepSpeedValue& m) {
     Map(m, "train.optimizer.name", "lion");
   } else if (type == "sgd") {
     Map(m, "train.optimizer.name", "sgd");
+  } else if (type == "muon") {
+    Map(m, "train.optimizer.name", "muon",
+        "matrices of layers by Muon with its own scale of steps, all else by AdamW at the same "
+        "learning rate: groups with lr_scale tell them apart");
+    m.draft->Set("train.optimizer.adjust_lr", "original");
   } else {
-    m.draft->Absent(m.setting.path, m.setting.value.dump(),
-                    "optimizers here are adamw, adam, sgd and lion; check lr and weight_decay");
+    m.draft->Absent(
+        m.setting.path, m.setting.value.dump(),
+        "optimizers here are adamw, adam, sgd, lion and muon; check lr and weight_decay");
   }
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/nearest.h"
 #include "base/strings.h"
+#include "coordinator/layout/formats.h"
 #include "coordinator/model/lora.h"
 
 namespace terrace {
@@ -50,6 +51,30 @@ const std::vector<std::vector<TensorRole>>& Products() {
 std::string ProblemOf(std::string_view got, std::string_view must, std::string_view way_out) {
   return absl::StrCat("train.optimizer.groups: got ", Absl(got), ", must ", Absl(must), "; ",
                       Absl(way_out));
+}
+
+// The rule that a group asks for; none: the optimizer's.
+const kernels::OptimizerRow* RuleAskedFor(const v1::OptimizerSpec& optimizer, int group) {
+  return group == kNone ? nullptr : kernels::FindOptimizer(optimizer.groups(group).rule());
+}
+
+kernels::OptimizerRule RuleOf(const v1::OptimizerSpec& optimizer, int group, const Tensor& tensor) {
+  if (const auto* asked = RuleAskedFor(optimizer, group)) return asked->rule;
+  const kernels::OptimizerRow* job = kernels::FindOptimizer(OptimizerName(optimizer));
+  const bool elsewhere = job == nullptr || (job->whole_matrix && !IsLayerMatrix(tensor));
+  return elsewhere ? kernels::OptimizerRule::kAdamw : job->rule;
+}
+
+// The first tensor that its group's rule cannot update, as a problem; "" where there is none.
+std::string NoMatrix(const v1::OptimizerSpec& optimizer, const Model& model) {
+  for (const Tensor& tensor : model.tensors) {
+    const kernels::OptimizerRow* asked = RuleAskedFor(optimizer, GroupOf(optimizer, tensor));
+    if (asked == nullptr || !asked->whole_matrix || IsLayerMatrix(tensor)) continue;
+    return ProblemOf(absl::StrCat("rule ", Absl(asked->name), " for ", tensor.name),
+                     absl::StrCat("ask for ", Absl(asked->name), " for matrices of layers alone"),
+                     "rule: adamw");
+  }
+  return "";
 }
 
 std::string MatchesNothing(const v1::ParameterGroup& group, const Model& model) {
@@ -91,6 +116,8 @@ std::string Apart(const v1::OptimizerSpec& optimizer, const Model& model) {
 
 }  // namespace
 
+bool IsLayerMatrix(const Tensor& tensor) { return tensor.layer >= 0 && tensor.shape.size() == 2; }
+
 TensorUpdate UpdateOf(const v1::OptimizerSpec& optimizer, const ModelConfig& config,
                       const Tensor& tensor) {
   const int index = GroupOf(optimizer, tensor);
@@ -106,7 +133,8 @@ TensorUpdate UpdateOf(const v1::OptimizerSpec& optimizer, const ModelConfig& con
     lr_scale *= group.lr_scale();
     if (group.has_weight_decay()) weight_decay = group.weight_decay();
   }
-  return {.lr_scale = lr_scale, .weight_decay = weight_decay};
+  return {
+      .lr_scale = lr_scale, .weight_decay = weight_decay, .rule = RuleOf(optimizer, index, tensor)};
 }
 
 std::vector<std::string> ParameterGroupProblems(const v1::OptimizerSpec& optimizer,
@@ -118,6 +146,8 @@ std::vector<std::string> ParameterGroupProblems(const v1::OptimizerSpec& optimiz
     if (!any) problems.push_back(MatchesNothing(group, model));
   }
   if (const std::string apart = Apart(optimizer, model); !apart.empty()) problems.push_back(apart);
+  if (const std::string other = NoMatrix(optimizer, model); !other.empty())
+    problems.push_back(other);
   const bool trains = std::any_of(
       model.tensors.begin(), model.tensors.end(),
       [&](const Tensor& tensor) { return !UpdateOf(optimizer, model.config, tensor).frozen; });
@@ -168,22 +198,28 @@ double TrainingFlopsPerToken(const v1::OptimizerSpec& optimizer, const Model& mo
 
 std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec& optimizer,
                                                         const Model& model) {
-  const bool alike = optimizer.groups().empty() && optimizer.layer_decay() == 0;
+  const kernels::OptimizerRow* job = kernels::FindOptimizer(OptimizerName(optimizer));
+  const auto usual = job == nullptr ? kernels::OptimizerRule::kAdamw : job->rule;
+  const bool alike = optimizer.groups().empty() && optimizer.layer_decay() == 0 &&
+                     !kernels::RowOf(usual).whole_matrix;
   if (alike && model.config.lora.rank == 0) return {};
-  // Behind the groups come two lines of tensors that are in none: adapters, and all others.
-  std::vector<v1::ParameterGroupLine> lines(optimizer.groups_size() + 2);
+  // Behind the groups come three lines of tensors that are in none: adapters, all others, and of
+  // these those that another rule updates.
+  std::vector<v1::ParameterGroupLine> lines(optimizer.groups_size() + 3);
   for (int i = 0; i < optimizer.groups_size(); ++i) lines[i].set_match(optimizer.groups(i).match());
   lines[optimizer.groups_size()].set_match("model.lora");
   for (const Tensor& tensor : model.tensors) {
     const int group = GroupOf(optimizer, tensor);
-    const int of_none = optimizer.groups_size() + (IsAdapter(tensor.role) ? 0 : 1);
-    v1::ParameterGroupLine& line = lines[group == kNone ? of_none : group];
     const TensorUpdate update = UpdateOf(optimizer, model.config, tensor);
+    const bool other = update.rule != usual && !update.frozen;
+    const int of_none = optimizer.groups_size() + (IsAdapter(tensor.role) ? 0 : other ? 2 : 1);
+    v1::ParameterGroupLine& line = lines[group == kNone ? of_none : group];
     const double least = line.tensors() == 0 ? update.lr_scale : line.min_lr_scale();
     line.set_min_lr_scale(std::min(least, update.lr_scale));
     line.set_max_lr_scale(std::max(line.max_lr_scale(), update.lr_scale));
     line.set_weight_decay(std::max(line.weight_decay(), update.weight_decay));
     line.set_frozen(update.frozen);
+    if (other) line.set_rule(std::string(kernels::RowOf(update.rule).name));
     line.set_tensors(line.tensors() + 1);
     line.set_parameters(line.parameters() + tensor.elements());
   }

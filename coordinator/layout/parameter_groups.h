@@ -1,6 +1,9 @@
-// How the optimizer treats each tensor of a model: at which part of the learning rate it is
-// updated and with how much weight decay, or that it is frozen, which is not trained at all
-// (train.optimizer.groups and layer_decay).
+// How the optimizer treats each tensor of a model: by which rule it is updated, at which part of
+// the learning rate and with how much weight decay, or that it is frozen, which is not trained at
+// all (train.optimizer.groups and layer_decay).
+//
+// A rule of whole matrices (kernels/optimizer_rule.h) updates the matrices of layers; norms,
+// biases, tables and the LM head, where it is not meant to be used, are updated by AdamW.
 //
 // A rate that falls from layer to layer is that of ELECTRA (Clark et al. 2020, arXiv 2003.10555)
 // and BEiT (Bao et al. 2021, arXiv 2106.08254): with L layers the final norm and the LM head have
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "coordinator/model/model.h"
+#include "kernels/optimizer_rule.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 
@@ -24,7 +28,8 @@ namespace terrace {
 struct TensorUpdate {
   double lr_scale = 1;  // times the schedule's learning rate
   double weight_decay = 0;
-  bool frozen = false;  // not trained; then lr_scale is 1 and weight_decay 0
+  bool frozen = false;  // not trained; then lr_scale is 1, weight_decay 0 and the rule AdamW
+  kernels::OptimizerRule rule = kernels::OptimizerRule::kAdamw;
   bool operator==(const TensorUpdate&) const = default;
 };
 
@@ -32,9 +37,12 @@ struct TensorUpdate {
 TensorUpdate UpdateOf(const v1::OptimizerSpec& optimizer, const ModelConfig& config,
                       const Tensor& tensor);
 
+// Whether a rule of whole matrices can update the tensor: it is a matrix of a layer.
+bool IsLayerMatrix(const Tensor& tensor);
+
 // What is wrong with the groups for this model, one sentence each: a pattern that matches no
-// tensor; tensors that one product computes with and that are to be updated differently; a model
-// of which nothing is trained.
+// tensor; a rule that cannot update what it matches; tensors that one product computes with and
+// that are to be updated differently; a model of which nothing is trained.
 std::vector<std::string> ParameterGroupProblems(const v1::OptimizerSpec& optimizer,
                                                 const Model& model);
 

@@ -76,6 +76,7 @@ class Checker {
   void CheckUlysses(int64_t context);
   void CheckRecompute();
   void CheckSharding();
+  void CheckWholeMatrices();
   void CheckReduceBlock();
 
   const v1::Layout& layout_;
@@ -232,9 +233,33 @@ void Checker::CheckSharding() {
             "train.precision bf16 or fp8");
   }
   Append(FormatProblems(layout_, config_));
+  CheckWholeMatrices();
   CheckReduceBlock();
   if (layout_.persistent_parameters() < 0) {
     Problem("persistent_parameters", layout_.persistent_parameters(), "not be negative");
+  }
+}
+
+// Its update needs a matrix and its gradient together, on the device.
+void Checker::CheckWholeMatrices() {
+  const kernels::OptimizerRow& rule = OptimizerOf(layout_);
+  if (!rule.whole_matrix) return;
+  const std::string why = absl::StrCat(" with train.optimizer.name ", Absl(rule.name),
+                                       ", which updates matrices as a whole");
+  if (layout_.zero_stage() > 0)
+    Problem("zero", layout_.zero_stage(), absl::StrCat("be 0", why), "layout.zero 0");
+  if (layout_.tensor_parallel() > 1) {
+    Problem("tp", layout_.tensor_parallel(), absl::StrCat("be 1", why),
+            "layout.pp, or layout.cp, in its place");
+  }
+  const v1::Offload& offload = layout_.offload();
+  for (const auto& [key, shares] : {std::pair("offload.optimizer", &offload.optimizer()),
+                                    std::pair("offload.parameter", &offload.parameter()),
+                                    std::pair("offload.gradient", &offload.gradient())}) {
+    const v1::Tier tier = FarthestTier(*shares);
+    if (tier == v1::DEVICE) continue;
+    Problem(key, std::string(TierName(tier)), absl::StrCat("be device", why, " on the device"),
+            "layout.offload.activation");
   }
 }
 

@@ -164,6 +164,7 @@ MemoryEstimate MemoryEstimator::StageMemory(const v1::Layout& layout, const Esti
 // A ring for each operand that the host updates and that does not rest there, one for what comes
 // from NVMe and one for what goes there.
 MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
+                                                       const EstimatedStage& stage,
                                                        int64_t share) const {
   constexpr int64_t kRingBuffers = 4;
   const v1::Offload& offload = layout.offload();
@@ -188,7 +189,8 @@ MemoryEstimator::Staging MemoryEstimator::StagingBytes(const v1::Layout& layout,
   const int64_t ring = kRingBuffers * std::min({layout.chunk_bytes(), largest, share});
   // Without ZeRO the rings of the passes are in use until the step ends.
   const int64_t of_step = rings - (layout.zero_stage() > 0 ? passing : 0);
-  const int64_t moments = on_nvme(offload.optimizer()) ? Part(CodeShare(layout), ring) : 0;
+  const int64_t moments =
+      on_nvme(offload.optimizer()) ? Part(stage.moments_each() * CodeShare(layout), ring) : 0;
   const bool rounds = updates && RoundsWeights(layout) && partly(offload.parameter());
   return {.of_passes = passing * ring,
           .of_step = of_step * ring + moments + (updates && comes ? InGradients(layout, ring) : 0) +
@@ -207,8 +209,9 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
   };
   const bool masters = MastersRestWithMoments(layout);
   // The scales of moments on NVMe are on the host.
-  const int64_t codes = Part(CodeShare(layout), share);
-  const int64_t scales = Part(MomentShare(layout, model_.config), share) - codes;
+  const double each = stage.moments_each();
+  const int64_t codes = Part(each * CodeShare(layout), share);
+  const int64_t scales = Part(each * MomentShare(layout, model_.config), share) - codes;
   add(codes, offload.optimizer());
   memory->host_bytes += Part(offload.optimizer().host() + offload.optimizer().nvme(), scales);
   add(InMasters(layout, share), masters ? offload.optimizer() : offload.parameter());
@@ -234,7 +237,7 @@ void MemoryEstimator::AddOtherTiers(const v1::Layout& layout, const EstimatedSta
     add(InGradients(layout, table / layout.tensor_parallel()), offload.gradient());
   }
   // The optimizer's rings are used when no activations are held.
-  const Staging staging = StagingBytes(layout, share);
+  const Staging staging = StagingBytes(layout, stage, share);
   const int64_t offloaded = kept.kept - Part(kept.stays, kept.kept);
   memory->nvme_bytes += Part(offload.activation().nvme(), offloaded);
   memory->host_bytes +=

@@ -70,7 +70,7 @@ class MemoryEstimator {
   struct Staging {
     int64_t of_passes = 0, of_step = 0;
   };
-  Staging StagingBytes(const v1::Layout& layout, int64_t share) const;
+  Staging StagingBytes(const v1::Layout& layout, const EstimatedStage& stage, int64_t share) const;
   void AddOtherTiers(const v1::Layout& layout, const EstimatedStage& stage,
                      const HeldActivations& kept, MemoryEstimate* memory) const;
 

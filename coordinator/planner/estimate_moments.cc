@@ -99,7 +99,7 @@ class Moments {
         coded_(kF32Bytes * stage.coded / layout.tensor_parallel()),
         coded_share_(CodedShareOfWeights(layout, model.config)),
         layer_(kF32Bytes * model.layer_parameters / layout.tensor_parallel()),
-        moment_share_(MomentShare(layout, model.config)) {
+        moment_share_(stage.moments_each() * MomentShare(layout, model.config)) {
     const int64_t table = kF32Bytes * model.config.vocabulary * model.config.hidden /
                           int64_t{layout.tensor_parallel()};
     embedding_ = stage.index == 0 ? table : 0;

@@ -9,6 +9,7 @@
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/model/lora.h"
+#include "kernels/newton_schulz.h"
 
 namespace terrace {
 
@@ -103,19 +104,19 @@ double GradientShare(const v1::Layout& layout) {
 }
 
 double CodeShare(const v1::Layout& layout) {
-  return OptimizerOf(layout).moments *
-         static_cast<double>(kernels::SizeOf(MomentFormat(layout).elements)) / kF32Bytes;
+  return static_cast<double>(kernels::SizeOf(MomentFormat(layout).elements)) / kF32Bytes;
 }
 
 double MomentShare(const v1::Layout& layout, const ModelConfig& config) {
   const double codes = CodeShare(layout);
   if (MomentFormat(layout).block == 0) return codes;
-  return codes + OptimizerOf(layout).moments / static_cast<double>(MomentBlock(layout, config));
+  return codes + 1 / static_cast<double>(MomentBlock(layout, config));
 }
 
-double Updated(const v1::Layout& layout) {
+double Updated(const v1::Layout& layout, const EstimatedStage& stage) {
   const double rounded = RoundsWeights(layout) ? MasterShare(layout) + WeightShare(layout) : 0;
-  return GradientShare(layout) + 2 * CodeShare(layout) + 2 * MasterShare(layout) + rounded;
+  return GradientShare(layout) + 2 * stage.moments_each() * CodeShare(layout) +
+         2 * MasterShare(layout) + rounded;
 }
 
 int64_t ShardRanks(const v1::Layout& layout) {
@@ -201,6 +202,7 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
       dropped_attention += tensor.shape[1];
   }
   SetTrained(spec.train().optimizer(), model);
+  update_flops /= static_cast<double>(std::max<int64_t>(1, config.layers));
   adds_tables = model.Find(TensorRole::kPositionEmbedding) != nullptr;
   layer_parameters /= std::max<int64_t>(1, config.layers);
   adapter_ranks /= std::max<int64_t>(1, config.layers);
@@ -209,12 +211,13 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
 
 void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& model) {
   freezes = FrozenParameters(optimizer, model) > 0;
-  if (!freezes) return;
-  first_trained_layer = FirstTrainedLayer(optimizer, model);
+  if (freezes) first_trained_layer = FirstTrainedLayer(optimizer, model);
   layer_trained.assign(config.layers, 0);
+  layer_moments.assign(config.layers, 0);
   layer_frozen_matrices.assign(config.layers, 0);
   for (const Tensor& tensor : model.tensors) {
-    if (UpdateOf(optimizer, config, tensor).frozen) {
+    const TensorUpdate update = UpdateOf(optimizer, config, tensor);
+    if (update.frozen) {
       if (tensor.layer >= 0 && tensor.shape.size() >= 2)
         layer_frozen_matrices[tensor.layer] += tensor.elements();
       continue;
@@ -225,12 +228,22 @@ void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& 
                    : embeds          ? embedding_trained
                                      : head_trained;
     sum += tensor.elements();
+    int64_t& moments = tensor.layer >= 0 ? layer_moments[tensor.layer]
+                       : embeds          ? embedding_moments
+                                         : head_moments;
+    const kernels::OptimizerRow& rule = kernels::RowOf(update.rule);
+    moments += rule.moments * tensor.elements();
+    if (!rule.whole_matrix) continue;
+    const kernels::NewtonSchulzShape matrix = {tensor.shape[0], tensor.shape[1]};
+    update_flops += static_cast<double>(optimizer.ns_steps() * matrix.Flops());
   }
 }
 
 void EstimateModel::AddLayers(const v1::Layout& layout, int64_t begin, int64_t count,
                               EstimatedStage* stage) const {
   stage->layers += count;
+  for (int64_t layer = begin; layer < begin + count; ++layer)
+    stage->moments += layer_moments[layer];
   for (int64_t layer = begin; freezes && layer < begin + count; ++layer) {
     stage->trained += layer_trained[layer];
     stage->layers_trained += layer_trained[layer];
@@ -291,6 +304,7 @@ std::vector<EstimatedStage> EstimateModel::Stages(const v1::Layout& layout) cons
     stage.flops_per_token = static_cast<double>(stage.layers) * layer_flops;
     if (i == 0) stage.parameters += embedding_parameters;
     if (i == 0) stage.trained += embedding_trained;
+    if (i == 0) stage.moments += embedding_moments;
     if (i == last) FinishLast(i, head_flops, &stage);
     if (freezes) continue;
     stage.trained = stage.parameters;
@@ -305,11 +319,13 @@ void EstimateModel::FinishLast(int64_t index, double head_flops, EstimatedStage*
   stage->flops_per_token += head_flops;
   stage->parameters += head_parameters;
   stage->trained += head_trained;
+  stage->moments += head_moments;
   if (freezes)
     stage->head_trained = config.tied_embeddings ? embedding_trained > 0 : head_trained > 0;
   if (!config.tied_embeddings || index == 0) return;
   stage->parameters += embedding_parameters;
   stage->trained += embedding_trained;
+  stage->moments += embedding_moments;
 }
 
 }  // namespace terrace

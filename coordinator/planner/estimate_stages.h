@@ -28,13 +28,10 @@ int64_t GradientBytes(const v1::Layout& layout);
 double MasterShare(const v1::Layout& layout);
 double WeightShare(const v1::Layout& layout);
 double GradientShare(const v1::Layout& layout);
-// What all moments take relative to f32 weights: MomentShare with the scales of their blocks,
+// What one moment takes relative to f32 weights: MomentShare with the scales of its blocks,
 // CodeShare without.
 double MomentShare(const v1::Layout& layout, const ModelConfig& config);
 double CodeShare(const v1::Layout& layout);
-// What the optimizer reads and writes, in f32 weights: the gradient, moments twice, weights
-// twice; and what the next step makes of them first.
-double Updated(const v1::Layout& layout);
 
 // Of an activation: as it is computed, and as it waits for the backward pass, scales counted.
 int64_t ElementBytes(const v1::Layout& layout);
@@ -81,17 +78,25 @@ struct EstimatedStage {  // of a layout
   int64_t coded = 0;           // of `parameters`, those that rest as codes (layout.frozen_format)
   int64_t back_layers = 0;     // of `layers`, those with a backward pass
   bool head_trained = true;
+  // Moments that the optimizer keeps of `trained`, those with two counted twice.
+  int64_t moments = 0;
   double flops_per_token = 0;
   bool head = false;  // has the head and the loss
   HeldMoments held = {};
 
   double trained_share() const { return Share(trained, parameters); }
   double coded_share() const { return Share(coded, parameters); }
+  // Of a parameter that is trained, on average.
+  double moments_each() const { return trained == 0 ? 0 : Share(moments, trained); }
   double back_share() const { return Share(back_layers, layers); }
   static double Share(int64_t part, int64_t all) {
     return all == 0 ? 1 : static_cast<double>(part) / static_cast<double>(all);
   }
 };
+
+// What the optimizer reads and writes, in f32 weights: the gradient, moments twice, weights
+// twice; and what the next step makes of them first.
+double Updated(const v1::Layout& layout, const EstimatedStage& stage);
 
 // DecodedTraffic of a stage's frozen weights that rest as codes.
 double FrozenTraffic(const v1::Layout& layout, const ModelConfig& config,
@@ -136,8 +141,11 @@ struct EstimateModel {
   std::vector<int64_t> layer_trained;          // by layer
   std::vector<int64_t> layer_frozen_matrices;  // by layer: parameters of matrices that are frozen
   int64_t embedding_trained = 0, head_trained = 0;
+  std::vector<int64_t> layer_moments;  // by layer: what the rules keep of its parameters
+  int64_t embedding_moments = 0, head_moments = 0;
   int64_t first_trained_layer = -1;
   double flops_per_token = 0;
+  double update_flops = 0;  // of a layer, on average, of a rule of whole matrices; else 0
 };
 
 }  // namespace terrace

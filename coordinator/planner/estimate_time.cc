@@ -250,16 +250,16 @@ double TimeEstimator::OffloadSeconds(const v1::Layout& layout, const EstimatedSt
   const double come = stay * WeightShare(layout), go = rounds ? 0 : stay * MasterShare(layout);
   const v1::TierShares& masters =
       MastersRestWithMoments(layout) ? offload.optimizer() : offload.parameter();
-  const double written =
-      trains * share *
-      (masters.nvme() * MasterShare(layout) + offload.optimizer().nvme() * CodeShare(layout));
+  const double written = trains * share *
+                         (masters.nvme() * MasterShare(layout) +
+                          offload.optimizer().nvme() * stage.moments_each() * CodeShare(layout));
   const double rounded =
       rounds ? offload.parameter().nvme() * WeightShare(layout) * trains * share : 0;
   const double stored = none_waits ? 0 : offload.gradient().nvme() * gradients;
-  const double updating =
-      std::max({Away(offload.optimizer()) * Updated(layout) * trains * share / rates.host_memory,
-                come / rates.to_device, go / rates.to_host, (written + stored) / rates.nvme_read,
-                (written + rounded) / rates.nvme_write});
+  const double updating = std::max(
+      {Away(offload.optimizer()) * Updated(layout, stage) * trains * share / rates.host_memory,
+       come / rates.to_device, go / rates.to_host, (written + stored) / rates.nvme_read,
+       (written + rounded) / rates.nvme_write});
   // Updates that come at once take place beside the last backward pass over each chunk.
   const double beside = model_.AtOnce(layout) ? busy.backward * runs / std::max(1.0, passes) : 0;
   return exposed + Excess(updating, beside);
@@ -292,9 +292,14 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
   const double forward =
       passes * one * (layers * layer.forward + (stage.head ? pass.head / 3 : 0)) / computed;
   const double on_device = 1 - Away(layout.offload().optimizer());
-  const double optimizer = on_device * Updated(layout) * stage.trained_share() * bytes /
+  const double optimizer = on_device * Updated(layout, stage) * stage.trained_share() * bytes /
                            static_cast<double>(ShardRanks(layout)) / memory;
-  return passes * one * (1 + Bubble(layout)) + optimizer +
+  const bool exact = layout.precision() == "fp32" || layout.precision() == "tf32";
+  const double products =
+      exact ? profile_.f32_flops_per_second()
+            : std::max(profile_.f32_flops_per_second(), profile_.bf16_flops_per_second());
+  const double iterations = layers * model_.update_flops / std::max(1.0, products);
+  return passes * one * (1 + Bubble(layout)) + optimizer + iterations +
          OffloadSeconds(layout, stage, {.forward = forward, .backward = passes * one - forward}) +
          GradientSeconds(layout, stage, one);
 }

@@ -21,6 +21,7 @@ MatmulPrecision PrecisionOf(const OpAttrs& attrs) {
   if (const auto* a = std::get_if<kernels::AttentionAttrs>(&attrs)) return a->precision;
   if (const auto* a = std::get_if<kernels::AttentionBlockAttrs>(&attrs)) return a->precision;
   if (const auto* a = std::get_if<kernels::LossAttrs>(&attrs)) return a->precision;
+  if (const auto* a = std::get_if<kernels::UpdateAttrs>(&attrs)) return a->precision;
   return MatmulPrecision::kF32;
 }
 

@@ -15,10 +15,11 @@ std::vector<SpecKey> OptimizerKeys() {
        false,
        0,
        0,
-       {"adamw", "adam", "sgd", "lion"},
+       {"adamw", "adam", "sgd", "lion", "muon"},
        "",
        "Rule that updates weights. Moments in f32 are 8 bytes a parameter with adamw and adam, 4 "
-       "with lion and with sgd and momentum, none with sgd alone",
+       "with lion and with sgd and momentum, none with sgd alone. muon updates the matrices of "
+       "layers, with 4 bytes, and leaves all else to adamw",
        &OptimizerInstead},
       {"train.optimizer.lr", kReal, "3e-4", false, 0, 10, {}, "", "Peak learning rate"},
       {"train.optimizer.betas",
@@ -29,8 +30,8 @@ std::vector<SpecKey> OptimizerKeys() {
        1,
        {},
        "train.optimizer.beta1",
-       "Decay of the first and second moment, of adamw and adam; of lion, of the moment in the "
-       "step's direction and of the moment that is kept"},
+       "Decay of the first and second moment, of adamw (beside muon too) and adam; of lion, of the "
+       "moment in the step's direction and of the moment that is kept"},
       {"train.optimizer.momentum",
        kReal,
        "0",
@@ -39,7 +40,8 @@ std::vector<SpecKey> OptimizerKeys() {
        0.999999,
        {},
        "",
-       "Of sgd: how much of the last step's direction is kept; 0: nothing, and no memory for it"},
+       "Of sgd: how much of the last step's direction is kept; 0: nothing, and no memory for it. "
+       "Of muon: the decay of its moment, 0.95 where it is left out"},
       {"train.optimizer.nesterov",
        kBoolean,
        "false",
@@ -49,6 +51,26 @@ std::vector<SpecKey> OptimizerKeys() {
        {},
        "",
        "Of sgd with momentum: the step looks ahead along its direction"},
+      {"train.optimizer.ns_steps",
+       kInteger,
+       "5",
+       false,
+       1,
+       100,
+       {},
+       "",
+       "Of muon: iterations of Newton and Schulz, which bring a step's singular values to about 1"},
+      {"train.optimizer.adjust_lr",
+       kChoice,
+       "match_rms_adamw",
+       false,
+       0,
+       0,
+       {"match_rms_adamw", "original"},
+       "",
+       "Of muon: what the learning rate of a matrix is multiplied by, as in torch.optim.Muon. "
+       "match_rms_adamw, 0.2 of the root of its longer side, makes steps as long as those of adamw, "
+       "so that both have one learning rate; original is the root of rows by columns, at least 1"},
       {"train.optimizer.epsilon",
        kReal,
        "1e-8",
@@ -57,7 +79,7 @@ std::vector<SpecKey> OptimizerKeys() {
        1,
        {},
        "",
-       "Of adamw and adam: added to the root of the second moment"},
+       "Of adamw (beside muon too) and adam: added to the root of the second moment"},
       {"train.optimizer.weight_decay",
        kReal,
        "0.1",
@@ -66,8 +88,8 @@ std::vector<SpecKey> OptimizerKeys() {
        10,
        {},
        "",
-       "Decay of tensors with two or more dimensions: decoupled (adamw, lion), or added to their "
-       "gradients as a penalty (adam, sgd)"},
+       "Decay of tensors with two or more dimensions: decoupled (adamw, lion, muon), or added to "
+       "their gradients as a penalty (adam, sgd)"},
       {"train.optimizer.groups",
        kGroups,
        "",
@@ -78,7 +100,8 @@ std::vector<SpecKey> OptimizerKeys() {
        "",
        "Tensors that are updated otherwise, as a mapping from patterns of names to lr_scale "
        "(times the learning rate) and weight_decay: {\"*.bias\": {lr_scale: 2, weight_decay: "
-       "0}}; or that are not trained: {\"*.embed_tokens.*\": {frozen: true}}. In a pattern * is "
+       "0}}; or that are not trained: {\"*.embed_tokens.*\": {frozen: true}}; or, with muon, "
+       "that adamw updates: {\"*_proj*\": {rule: adamw}}. In a pattern * is "
        "any text, ? any letter, [0-3] one of these; of several that match a tensor the last "
        "counts"},
       {"train.optimizer.layer_decay",

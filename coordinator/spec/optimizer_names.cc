@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::string_view kAdamw = "adamw", kLion = "lion", kSgd = "sgd";
+constexpr std::string_view kAdamw = "adamw", kLion = "lion", kSgd = "sgd", kMuon = "muon";
 constexpr std::string_view kAdamwInt8 = "adamw with formats.moments: int8";
 constexpr std::string_view kLionInt8 = "lion with formats.moments: int8";
 // Paged states move to the host when the device is full; here the plan says where they rest.
@@ -76,7 +76,11 @@ constexpr Foreign kForeign[] = {
     {"galoreadamw", kLess},
     {"galoreadamw8bit", kLess},
     {"lomo", kLomo},
-    {"muon", kLess},
+    {"muonadamw", kMuon},
+    {"muonwithauxadam", kMuon},
+    {"distmuon", kMuon},
+    {"distributedmuon", kMuon},
+    {"moonlight", kMuon},
     {"adagrad", kOther},
     {"adabelief", kOther},
     {"grokadamw", kOther},

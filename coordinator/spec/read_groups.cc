@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kGroupsMax = 256;
 constexpr size_t kPatternBytesMax = 256;
 constexpr double kScaleMax = 1000, kDecayMax = 10;
-constexpr char kKeysText[] = "lr_scale, weight_decay or frozen";
+constexpr char kKeysText[] = "lr_scale, weight_decay, rule or frozen";
 
 // NaN, which is in no range, when it is none.
 double NumberOf(const YAML::Node& node) {
@@ -51,13 +51,17 @@ void SpecReader::ReadGroup(const std::string& path, const YAML::Node& value,
       if (!(number >= 0 && number <= kDecayMax))
         Problem(key, Quoted(item.second), absl::StrCat("a number from 0 to ", kDecayMax));
       group->set_weight_decay(number);
+    } else if (name == "rule") {
+      const std::string word = item.second.IsScalar() ? item.second.Scalar() : "";
+      if (word != "adamw" && word != "muon") Problem(key, Quoted(item.second), "adamw or muon");
+      group->set_rule(word);
     } else if (name == "frozen") {
       const std::string word = item.second.IsScalar() ? item.second.Scalar() : "";
       if (word != "true" && word != "false") Problem(key, Quoted(item.second), "true or false");
       group->set_frozen(word == "true");
     } else {
       Problem(key, "an unknown key", kKeysText,
-              Nearest(name, {"lr_scale", "weight_decay", "frozen"}));
+              Nearest(name, {"lr_scale", "weight_decay", "rule", "frozen"}));
     }
   }
   if (!group->frozen() || value.size() == 1) return;

@@ -56,6 +56,7 @@ Json Groups() {
                       {"properties",
                        {{"lr_scale", {{"type", "number"}, {"exclusiveMinimum", 0}}},
                         {"weight_decay", {{"type", "number"}, {"minimum", 0}}},
+                        {"rule", {{"enum", {"adamw", "muon"}}}},
                         {"frozen", {{"type", "boolean"}}}}}};
   return {{"type", "object"}, {"additionalProperties", group}};
 }

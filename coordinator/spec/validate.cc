@@ -307,7 +307,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   }
   ValidateModel(reader, spec);
   ValidateCourse(reader, spec);
-  ValidateOptimizer(reader, *spec);
+  ValidateOptimizer(reader, spec);
   ValidateLayout(reader, *spec);
   ValidateFrozen(reader, *spec);
   ValidateLossScale(reader, *spec);

@@ -37,10 +37,12 @@ bool IsPlainSgd(const v1::OptimizerSpec& optimizer) {
 
 void CheckRule(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
   CheckReadBy(reader, "train.optimizer.name", optimizer.name(),
-              {{"train.optimizer.betas", {"adamw", "adam", "lion"}},
-               {"train.optimizer.epsilon", {"adamw", "adam"}},
-               {"train.optimizer.momentum", {"sgd"}},
-               {"train.optimizer.nesterov", {"sgd"}}});
+              {{"train.optimizer.betas", {"adamw", "adam", "lion", "muon"}},
+               {"train.optimizer.epsilon", {"adamw", "adam", "muon"}},
+               {"train.optimizer.momentum", {"sgd", "muon"}},
+               {"train.optimizer.nesterov", {"sgd"}},
+               {"train.optimizer.ns_steps", {"muon"}},
+               {"train.optimizer.adjust_lr", {"muon"}}});
   if (!optimizer.nesterov() || !IsPlainSgd(optimizer)) return;
   reader.Problem("train.optimizer.nesterov", "true",
                  "false without train.optimizer.momentum, along which it looks ahead",
@@ -65,6 +67,23 @@ void CheckRounding(SpecReader& reader, const v1::TrainSpec& train) {
                  "train.precision bf16 or fp8");
 }
 
+// What a rule of whole matrices cannot be combined with, and which groups have another rule.
+void CheckWholeMatrices(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
+  const bool whole = optimizer.name() == "muon";
+  for (const v1::ParameterGroup& group : optimizer.groups()) {
+    if (group.rule().empty() || whole) continue;
+    reader.Problem(absl::StrCat("train.optimizer.groups.", group.match(), ".rule"), group.rule(),
+                   absl::StrCat("left out with train.optimizer.name ", optimizer.name(),
+                                ", which updates all tensors alike"),
+                   "train.optimizer.name muon");
+  }
+  if (!whole || !optimizer.stochastic_rounding()) return;
+  reader.Problem("train.optimizer.stochastic_rounding", "true",
+                 absl::StrCat("false with train.optimizer.name ", optimizer.name(),
+                              ", which needs fp32 master weights"),
+                 "train.optimizer.name adamw");
+}
+
 // `allowed`: formats.allow.moments, of which f32 needs no leave.
 void CheckMoments(SpecReader& reader, const v1::OptimizerSpec& optimizer, const char* key,
                   const std::string& format, bool allowed) {
@@ -73,6 +92,10 @@ void CheckMoments(SpecReader& reader, const v1::OptimizerSpec& optimizer, const 
         key, format,
         "left out with train.optimizer.name sgd without momentum, which keeps no moments",
         "train.optimizer.momentum 0.9, or another optimizer");
+  }
+  if (optimizer.name() == "muon" && format == "int8") {
+    reader.Problem(key, "int8", "f32 or bf16 with train.optimizer.name muon", "bf16");
+    return;
   }
   if (!optimizer.stochastic_rounding() || format != "int8") return;
   reader.Problem(key, "int8",
@@ -124,9 +147,15 @@ void CheckSchedule(SpecReader& reader, const v1::TrainSpec& train) {
 
 }  // namespace
 
-void ValidateOptimizer(SpecReader& reader, const v1::JobSpec& spec) {
+void ValidateOptimizer(SpecReader& reader, v1::JobSpec* job) {
+  constexpr double kMuonMomentum = 0.95;  // of its authors
+  v1::OptimizerSpec* own = job->mutable_train()->mutable_optimizer();
+  if (own->name() == "muon" && !reader.Has("train.optimizer.momentum"))
+    own->set_momentum(kMuonMomentum);
+  const v1::JobSpec& spec = *job;
   const v1::OptimizerSpec& optimizer = spec.train().optimizer();
   CheckRule(reader, optimizer);
+  CheckWholeMatrices(reader, optimizer);
   CheckRounding(reader, spec.train());
   CheckMoments(reader, optimizer, "formats.moments", spec.formats().moments(), /*allowed=*/false);
   CheckMoments(reader, optimizer, "formats.allow.moments", spec.formats().allow().moments(),

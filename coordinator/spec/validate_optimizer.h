@@ -10,6 +10,6 @@ namespace terrace {
 
 // Tells the reader of each problem: keys that the chosen optimizer or schedule does not read, and
 // values that do not go together.
-void ValidateOptimizer(SpecReader& reader, const v1::JobSpec& spec);
+void ValidateOptimizer(SpecReader& reader, v1::JobSpec* job);
 
 }  // namespace terrace

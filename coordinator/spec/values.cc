@@ -153,7 +153,7 @@ std::string RuleText(const SpecKey& key) {
     case KeyKind::kPrecision:
       return absl::StrCat(choices, ", or a mapping with default and layers");
     case KeyKind::kGroups:
-      return "a mapping from patterns of names to lr_scale, weight_decay or frozen";
+      return "a mapping from patterns of names to lr_scale, weight_decay, rule or frozen";
     case KeyKind::kModelConfig:
       return "a preset name, a path or a mapping";
     default:

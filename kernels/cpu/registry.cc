@@ -56,6 +56,7 @@ constexpr Entry kKernels[] = {
     {Op::kSumBlocks, SumCodes},
     {Op::kScale, Scale},
     {Op::kDropout, Dropout},
+    {Op::kUpdateMatrix, UpdateMatrix},
 };
 
 constexpr bool EntriesFollowTheEnum() {

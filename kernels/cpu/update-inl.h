@@ -89,6 +89,8 @@ void ByRule(OptimizerRule rule, const Run& run) {
       return run(RuleIs<OptimizerRule::kNesterov>());
     case OptimizerRule::kLion:
       return run(RuleIs<OptimizerRule::kLion>());
+    case OptimizerRule::kMuon:
+      return;  // of whole matrices: update_matrix.cc
   }
 }
 

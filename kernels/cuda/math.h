@@ -171,6 +171,8 @@ TERRACE_HOST_DEVICE inline void UpdateByRule(OptimizerRule rule, const UpdateSte
       return;
     case OptimizerRule::kLion:
       return UpdateLion(step, scaled, param, m);
+    case OptimizerRule::kMuon:
+      return;  // of whole matrices: update_matrix.cu
   }
 }
 

@@ -89,6 +89,8 @@ Kernel Find(Op op) {
       return Scale;
     case Op::kDropout:
       return Dropout;
+    case Op::kUpdateMatrix:
+      return UpdateMatrix;
   }
   return nullptr;
 }

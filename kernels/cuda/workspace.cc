@@ -108,6 +108,33 @@ LmHeadScratch::LmHeadScratch(int64_t rows, int64_t hidden, int64_t vocab, const 
   bytes = logits_bytes + hidden_bytes + weight_bytes + losses_bytes + products_bytes;
 }
 
+MatrixUpdateScratch::MatrixUpdateScratch(int64_t rows, int64_t columns, MatmulPrecision precision)
+    : shape{rows, columns},
+      matrix_bytes(AlignScratch(rows * columns * int64_t{sizeof(float)})),
+      square_bytes(AlignScratch(shape.side() * shape.side() * int64_t{sizeof(float)})) {
+  const bool converts = ArithmeticType(precision) != DType::kF32;
+  const auto product = [&](int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b) {
+    return GemmScratchSizes({.m = m,
+                             .n = n,
+                             .k = k,
+                             .transpose_a = transpose_a,
+                             .transpose_b = transpose_b,
+                             .converts_a = converts,
+                             .converts_b = converts,
+                             .stages_product = true,
+                             .precision = precision})
+        .bytes;
+  };
+  const int64_t side = shape.side();
+  const bool left = shape.from_left();
+  work_bytes = std::max({DivideUp(rows * columns, kSumBlock) * int64_t{sizeof(double)},
+                         product(side, side, shape.longer(), !left, left),
+                         product(side, side, side, false, false),
+                         product(rows, columns, side, false, false)});
+  work_bytes = AlignScratch(work_bytes);
+  bytes = work_bytes + kScratchAlignment + 2 * matrix_bytes + 2 * square_bytes;
+}
+
 int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands) {
   switch (op) {
     case Op::kLayerNormGrad:
@@ -129,6 +156,10 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape>
     case Op::kLmHeadLossGrad:
       return LmHeadScratch(operands[0].size[0], operands[0].size[1], operands[1].size[0],
                            std::get<LossAttrs>(attrs), operands[0].dtype, operands[1].dtype)
+          .bytes;
+    case Op::kUpdateMatrix:
+      return MatrixUpdateScratch(operands[0].size[0], operands[0].size[1],
+                                 std::get<UpdateAttrs>(attrs).precision)
           .bytes;
     default:
       return 0;

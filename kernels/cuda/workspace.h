@@ -13,6 +13,7 @@
 #include <span>
 
 #include "kernels/cuda/host_device.h"
+#include "kernels/newton_schulz.h"
 #include "kernels/op.h"
 
 namespace terrace::kernels::cuda {
@@ -86,6 +87,18 @@ struct LmHeadScratch {
 
 // Elements of one block of a sum over a whole tensor.
 inline constexpr int64_t kSumBlock = 32768;
+
+// kUpdateMatrix: scratch of sums and products, first, as the library wants the best alignment; a
+// number; the matrix and its successor; and the two squares between them.
+struct MatrixUpdateScratch {
+  MatrixUpdateScratch(int64_t rows, int64_t columns, MatmulPrecision precision);
+
+  NewtonSchulzShape shape;
+  int64_t work_bytes = 0;
+  int64_t matrix_bytes = 0;
+  int64_t square_bytes = 0;
+  int64_t bytes = 0;
+};
 
 // Partial sums of columns: the floats from one block of rows to the next.
 TERRACE_HOST_DEVICE constexpr int64_t PartialStride(int64_t columns) {

@@ -53,4 +53,17 @@ std::map<std::string, AnnouncedWeight> AnnouncedByName(const v1::Program& progra
   return by_name;
 }
 
+TensorRules::TensorRules(const v1::Program& program)
+    : job_(&kernels::RowOf(DecodeRule(program.rules().optimizer()))) {
+  for (const v1::Initializer& initializer : program.initializers()) {
+    if (initializer.optimizer() != v1::OPTIMIZER_RULE_UNSPECIFIED)
+      others_[initializer.tensor()] = &kernels::RowOf(DecodeRule(initializer.optimizer()));
+  }
+}
+
+const kernels::OptimizerRow& TensorRules::Of(const std::string& tensor) const {
+  const auto other = others_.find(tensor);
+  return other == others_.end() ? *job_ : *other->second;
+}
+
 }  // namespace terrace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/format.h"
+#include "kernels/optimizer_rule.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace {
@@ -43,5 +44,18 @@ CodeFormat CodesOf(const v1::Initializer& initializer);
 // In the initializers' order, scales behind their codes. Borrows the program.
 std::vector<AnnouncedWeight> AnnouncedWeights(const v1::Program& program);
 std::map<std::string, AnnouncedWeight> AnnouncedByName(const v1::Program& program);
+
+// By which rule each tensor is updated: rules.optimizer, where its initializer names no other.
+// Thread-safe: immutable once made.
+class TensorRules {
+ public:
+  explicit TensorRules(const v1::Program& program);
+
+  const kernels::OptimizerRow& Of(const std::string& tensor) const;
+
+ private:
+  const kernels::OptimizerRow* job_ = nullptr;
+  std::map<std::string, const kernels::OptimizerRow*> others_;
+};
 
 }  // namespace terrace

@@ -132,14 +132,19 @@ absl::StatusOr<OpAttrs> DecodePermute(const v1::PermuteAttrs& m) {
   return absl::InvalidArgumentError("order: must hold each of 0, 1, 2 and 3 once");
 }
 
-OpAttrs DecodeUpdate(const v1::UpdateAttrs& m) {
+absl::StatusOr<OpAttrs> DecodeUpdate(const v1::UpdateAttrs& m) {
+  const auto precision = DecodePrecision(m.precision());
+  if (!precision.ok()) return precision.status();
   kernels::UpdateAttrs attrs{.rule = DecodeRule(m.rule()),
                              .beta1 = m.beta1(),
                              .beta2 = m.beta2(),
                              .epsilon = m.epsilon(),
                              .weight_decay = m.weight_decay(),
                              .block = m.block(),
-                             .lr_scale = m.lr_scale() == 0 ? 1.0f : m.lr_scale()};
+                             .lr_scale = m.lr_scale() == 0 ? 1.0f : m.lr_scale(),
+                             .step_scale = m.step_scale() == 0 ? 1.0f : m.step_scale(),
+                             .iterations = m.iterations(),
+                             .precision = *precision};
   if (!m.has_rounding()) return attrs;
   attrs.rounding.seed = m.rounding().seed();
   attrs.rounding.buffer = m.rounding().buffer();
@@ -266,6 +271,7 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kUpdate:
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:
+    case Op::kUpdateMatrix:
       return kernels::UpdateAttrs{};
     case Op::kEncodeBlocks:
     case Op::kDecodeBlocks:

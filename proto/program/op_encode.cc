@@ -87,6 +87,9 @@ struct Encoder {
     m->set_weight_decay(a.weight_decay);
     m->set_block(a.block);
     if (a.lr_scale != 1) m->set_lr_scale(a.lr_scale);
+    if (a.step_scale != 1) m->set_step_scale(a.step_scale);
+    m->set_iterations(a.iterations);
+    m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
     if (a.rounding.buffer < 0) return;
     v1::StochasticRounding* rounding = m->mutable_rounding();
     rounding->set_seed(a.rounding.seed);

@@ -89,20 +89,27 @@ void PrintLayout(const v1::Plan& plan, std::string* out) {
 void PrintGroups(const v1::Plan& plan, std::string* out) {
   if (plan.parameter_groups().empty()) return;
   absl::StrAppend(out, "\nparameter groups\n");
-  TextTable table({{.width_max = 40}, kRight, kRight, kRight, kRight}, 2);
-  table.Add({"tensors", "", "parameters", "lr x", "decay"});
+  const bool rules = std::any_of(plan.parameter_groups().begin(), plan.parameter_groups().end(),
+                                 [](const auto& line) { return !line.rule().empty(); });
+  TextTable table({{.width_max = 40}, kRight, kRight, kRight, kRight, {}}, 2);
+  table.Add({"tensors", "", "parameters", "lr x", "decay", rules ? "rule" : ""});
   for (const v1::ParameterGroupLine& line : plan.parameter_groups()) {
+    const std::string rule = !rules                ? ""
+                             : line.rule().empty() ? plan.layout().optimizer()
+                                                   : line.rule();
     const std::string rate = absl::StrFormat("%.3g", line.max_lr_scale());
-    const std::string name = line.match().empty() ? "all others" : line.match();
+    const std::string name = !line.match().empty() ? line.match()
+                             : line.rule().empty() ? "all others"
+                                                   : "tables, norms and biases";
     if (line.frozen()) {
-      table.Add({name, Grouped(line.tensors()), Grouped(line.parameters()), "frozen", ""});
+      table.Add({name, Grouped(line.tensors()), Grouped(line.parameters()), "frozen", "", ""});
       continue;
     }
     table.Add({name, Grouped(line.tensors()), Grouped(line.parameters()),
                line.min_lr_scale() == line.max_lr_scale()
                    ? rate
                    : absl::StrFormat("%.3g to %s", line.min_lr_scale(), rate),
-               absl::StrCat(line.weight_decay())});
+               absl::StrCat(line.weight_decay()), rule});
   }
   table.AppendTo(out);
 }

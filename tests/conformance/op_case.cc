@@ -223,56 +223,6 @@ void AddCopies(const Form& form, CaseList* list) {
   list->Add(Op::kFill, form.name + "_zero", FillAttrs{}, {form.Act({3, 5, 7})});
 }
 
-// Two tensors and what is between them: columns of one that is split, whole rows of another.
-std::shared_ptr<const std::vector<RoundingPart>> RoundingOf(int64_t elements) {
-  const int64_t columns = 40, rows = elements / 2 / columns;
-  return std::make_shared<std::vector<RoundingPart>>(
-      std::vector<RoundingPart>{{.begin = -3,
-                                 .rows = 1 + rows,
-                                 .columns = columns,
-                                 .row_stride = columns,
-                                 .first = 80,
-                                 .tensor_stride = 3 * columns,
-                                 .key = {{17, 4}}},
-                                {.begin = (2 + rows) * columns,
-                                 .rows = 1,
-                                 .columns = elements,
-                                 .row_stride = elements,
-                                 .first = 8,
-                                 .key = {{17, 5}}}});
-}
-
-// Updates by a rule: weights in f32 and bf16, gradients and moments in all their formats.
-void AddUpdates(const OptimizerRow& rule, int64_t n, CaseList* list) {
-  const TensorShape x = Dense(kF32, {n}), half = Dense(kBF16, {n}), four = Dense(kF32, {4});
-  const TensorShape step = Dense(kI32, {1});
-  const auto moment = [&](int index, const TensorShape& shape) {
-    return index < rule.moments ? shape : kAbsent;
-  };
-  const std::string name = Text(n) + "_" + std::string(rule.name);
-  UpdateAttrs attrs{.rule = rule.rule, .beta2 = 0.95f, .weight_decay = 0.1f};
-  UpdateAttrs rounded = attrs;
-  rounded.rounding.parts = RoundingOf(n);
-  const auto add = [&](const std::string& what, const TensorShape& grad, const TensorShape& rests) {
-    const TensorShape m = moment(0, rests), v = moment(1, rests);
-    list->Add(Op::kUpdate, name + what, attrs, {grad, x, m, v, four, four});
-    list->Add(Op::kUpdateStochastic, name + what, rounded, {grad, half, m, v, four, four, step});
-  };
-  add("", x, x);
-  attrs.lr_scale = rounded.lr_scale = 0.3f;
-  add("_grad_bf16_lr_scale", half, x);
-  if (rule.moments == 0) return;
-  add("_bf16_moments", x, half);
-  for (const int64_t block : {16, 128, 256}) {
-    const TensorShape codes = Dense(DType::kU8, {n});
-    const TensorShape scales = Dense(kF32, {(n + block - 1) / block});
-    attrs.block = block;
-    list->Add(Op::kUpdateInt8, name + "_block_" + Text(block), attrs,
-              {block == 128 ? half : x, x, codes, moment(1, codes), four, four, scales,
-               moment(1, scales)});
-  }
-}
-
 // Ops of the optimizer step, which know no activation types.
 void AddStepOps(CaseList* list) {
   for (DType dtype : {kF32, kBF16, kF16}) {
@@ -293,9 +243,6 @@ void AddStepOps(CaseList* list) {
       list->Add(Op::kGradScale, Text(n) + "_scaled_clip_" + name, ClipAttrs{.clip_grad_norm = clip},
                 {Dense(kF32, {n}), Dense(kF32, {2}), Dense(kF32, {4}), Dense(kF32, {4})});
     }
-  }
-  for (int64_t n : {1, 15, 70001}) {
-    for (const OptimizerRow& rule : kOptimizerRows) AddUpdates(rule, n, list);
   }
 }
 
@@ -428,6 +375,7 @@ std::vector<OpCase> ForwardCases() {
   }
   AddTiledAttention(&list);
   AddStepOps(&list);
+  AddUpdates(&list);
   return list.Take();
 }
 

@@ -86,5 +86,7 @@ void AddLayoutCases(const Form& form, CaseList* list);
 void AddProducts(const Form& form, CaseList* list);
 // Attention in tiles, in bf16 (attention_cases.cc).
 void AddTiledAttention(CaseList* list);
+// Updates by all rules (update_cases.cc).
+void AddUpdates(CaseList* list);
 
 }  // namespace terrace::kernels::conformance

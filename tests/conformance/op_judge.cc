@@ -49,6 +49,7 @@ double BoundOf(Op op) {
     case Op::kUpdate:
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:
+    case Op::kUpdateMatrix:
     case Op::kMatmul:
       return 2e-6;
     case Op::kLayerNormGrad:
@@ -94,6 +95,20 @@ bool MayReadTf32(const OpCase& op_case) {
   return false;
 }
 
+// Of weights that Muon has updated with products of fewer bits: a bf16 operand's rounding, and that
+// of tf32, an eighth of it, is made larger by an iteration that is steepest where values are small.
+double IterationBound(const OpCase& op_case) {
+  constexpr double kBF16 = 1.0 / 256;
+  switch (std::get<UpdateAttrs>(op_case.attrs).precision) {
+    case MatmulPrecision::kBF16:
+      return kBF16;
+    case MatmulPrecision::kTF32:
+      return kBF16 / 8;
+    default:
+      return 0;
+  }
+}
+
 // How often a result is rounded to the type that it is stored in.
 double Roundings(const OpCase& op_case, int index) {
   constexpr int kHeadWeightGrad = 5;
@@ -114,6 +129,7 @@ double BoundOf(const OpCase& op_case, int index) {
   if (RoundsInsideTo(MatmulPrecision::kBF16, op_case)) bound += kInsideBF16;
   if (RoundsInsideTo(MatmulPrecision::kF16, op_case)) bound += kInsideBF16 * kF16;
   if (MayReadTf32(op_case)) bound += kTf32;
+  if (op_case.op == Op::kUpdateMatrix && index == 1) bound += IterationBound(op_case);
   const double stored = Roundings(op_case, index) * kStoredAsBF16;
   if (bound > 0 && op_case.operands[index].dtype == DType::kBF16) bound += stored;
   if (bound > 0 && op_case.operands[index].dtype == DType::kF16) bound += stored * kF16;

@@ -14,6 +14,7 @@
 #include "tests/conformance/layout_reference.h"
 #include "tests/conformance/norm_reference.h"
 #include "tests/conformance/reference_tools.h"
+#include "tests/conformance/update_reference.h"
 
 namespace terrace::kernels::conformance {
 namespace {
@@ -277,85 +278,6 @@ void GradScaleRef(const ClipAttrs& attrs, Shapes shapes, Operands operands) {
   operands[2] = {shrink / (factor * tokens), norm, operands[1][0] / tokens, 0.0};
 }
 
-double SignOf(double value) { return value > 0 ? 1 : value < 0 ? -1 : 0; }
-
-// As optimizer_rule.h writes the rules.
-void UpdateRef(const UpdateAttrs& attrs, Operands operands) {
-  const double lr = operands[5][0] * attrs.lr_scale, decay = attrs.weight_decay;
-  const double beta1 = attrs.beta1, beta2 = attrs.beta2;
-  for (size_t i = 0; i < operands[0].size(); ++i) {
-    double& w = operands[1][i];
-    double g = operands[0][i] * operands[4][0];
-    const bool penalises =
-        attrs.rule != OptimizerRule::kAdamw && attrs.rule != OptimizerRule::kLion;
-    if (penalises) g += decay * w;
-    if (!penalises) w -= lr * decay * w;
-    if (attrs.rule == OptimizerRule::kSgd) {
-      w -= lr * g;
-      continue;
-    }
-    double& m = operands[2][i];
-    if (attrs.rule == OptimizerRule::kAdamw || attrs.rule == OptimizerRule::kAdam) {
-      double& v = operands[3][i];
-      m = beta1 * m + (1 - beta1) * g;
-      v = beta2 * v + (1 - beta2) * g * g;
-      const double denominator = std::sqrt(v) / std::sqrt(operands[5][2]) + attrs.epsilon;
-      w -= lr / operands[5][1] * m / denominator;
-    } else if (attrs.rule == OptimizerRule::kLion) {
-      w -= lr * SignOf(beta1 * m + (1 - beta1) * g);
-      m = beta2 * m + (1 - beta2) * g;
-    } else {
-      m = beta1 * m + g;
-      w -= lr * (attrs.rule == OptimizerRule::kNesterov ? g + beta1 * m : m);
-    }
-  }
-}
-
-// The numbers of int8 codes: of each decade below 1 the middles of equal intervals, twice as many
-// as of the decade below it, both signs or one; 0 and 1.
-Values DynamicNumbers(bool both_signs) {
-  Values numbers = {0, 1};
-  for (int decade = 0; decade < 7; ++decade) {
-    const int intervals = both_signs ? 1 << decade : 2 << decade;
-    for (int i = 0; i < intervals; ++i) {
-      const double middle = (0.1 + 0.9 * (i + 0.5) / intervals) * std::pow(10.0, decade - 6);
-      numbers.push_back(middle);
-      if (both_signs) numbers.push_back(-middle);
-    }
-  }
-  std::sort(numbers.begin(), numbers.end());
-  return numbers;
-}
-
-int64_t NearestCode(const Values& numbers, double value) {
-  const auto above = std::lower_bound(numbers.begin(), numbers.end(), value);
-  if (above == numbers.begin()) return 0;
-  if (above == numbers.end()) return static_cast<int64_t>(numbers.size()) - 1;
-  const bool nearer = *above - value < value - *std::prev(above);
-  return above - numbers.begin() - (nearer ? 0 : 1);
-}
-
-void UpdateInt8Ref(const UpdateAttrs& attrs, Operands operands) {
-  const Values numbers[2] = {DynamicNumbers(true), DynamicNumbers(false)};
-  for (int moment = 0; moment < RowOf(attrs.rule).moments; ++moment) {
-    Values& codes = operands[2 + moment];
-    for (size_t i = 0; i < codes.size(); ++i)
-      codes[i] = numbers[moment][Index(codes[i])] * operands[6 + moment][i / attrs.block];
-  }
-  UpdateRef(attrs, operands);
-  for (int moment = 0; moment < RowOf(attrs.rule).moments; ++moment) {
-    Values& values = operands[2 + moment];
-    Values& scales = operands[6 + moment];
-    std::fill(scales.begin(), scales.end(), 0.0);
-    for (size_t i = 0; i < values.size(); ++i)
-      scales[i / attrs.block] = std::max(scales[i / attrs.block], std::abs(values[i]));
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] =
-          static_cast<double>(NearestCode(numbers[moment], values[i] / scales[i / attrs.block]));
-    }
-  }
-}
-
 // The numbers of the codes of fp8, by code; 0 for the two that are none.
 Values Fp8Numbers() {
   Values numbers(256);
@@ -597,6 +519,8 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return UpdateRef(std::get<UpdateAttrs>(attrs), operands);
     case Op::kUpdateInt8:
       return UpdateInt8Ref(std::get<UpdateAttrs>(attrs), operands);
+    case Op::kUpdateMatrix:
+      return UpdateMatrixRef(std::get<UpdateAttrs>(attrs), shapes, operands);
     case Op::kEncodeBlocks:
       return EncodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
     case Op::kDecodeBlocks:

@@ -102,6 +102,11 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
   }
   add("squared_norm", Op::kSquaredNorm, ScaleAttrs{}, {flat, F32({1})});
   add("adamw", Op::kUpdate, UpdateAttrs{}, {flat, flat, flat, flat, F32({4}), F32({4})});
+  const TensorShape matrix = F32({d, 4 * d});
+  add("muon", Op::kUpdateMatrix,
+      UpdateAttrs{
+          .rule = OptimizerRule::kMuon, .iterations = 5, .precision = MatmulPrecision::kBF16},
+      {matrix, matrix, matrix, {}, F32({4}), F32({4})});
   UpdateAttrs rounded;
   rounded.rounding.parts = std::make_shared<std::vector<RoundingPart>>(
       std::vector<RoundingPart>{{.rows = 1, .columns = rows * d, .row_stride = rows * d}});

@@ -5,7 +5,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -43,6 +45,8 @@ v1::TrainSpec TrainOf(const Json& recorded) {
   optimizer->set_weight_decay(arguments["weight_decay"]);
   optimizer->set_momentum(arguments.value("momentum", 0.0));
   optimizer->set_epsilon(arguments.value("eps", 0.0));
+  optimizer->set_ns_steps(arguments.value("ns_steps", 0));
+  optimizer->set_adjust_lr(arguments.value("adjust_lr_fn", ""));
   if (arguments.contains("betas")) {
     optimizer->set_beta1(arguments["betas"][0]);
     optimizer->set_beta2(arguments["betas"][1]);
@@ -53,6 +57,19 @@ v1::TrainSpec TrainOf(const Json& recorded) {
 class RuleTest : public testing::TestWithParam<kernels::OptimizerRow> {};
 
 INSTANTIATE_TEST_SUITE_P(Rules, RuleTest, testing::ValuesIn(kernels::kOptimizerRows),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Of rules whose state may be in pieces: what muon_test.cc has not.
+class ElementRuleTest : public RuleTest {};
+
+std::vector<kernels::OptimizerRow> RulesOfElements() {
+  std::vector<kernels::OptimizerRow> rules;
+  std::copy_if(std::begin(kernels::kOptimizerRows), std::end(kernels::kOptimizerRows),
+               std::back_inserter(rules), [](const auto& row) { return !row.whole_matrix; });
+  return rules;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, ElementRuleTest, testing::ValuesIn(RulesOfElements()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(RuleTest, TwentyStepsFollowTheReference) {
@@ -66,7 +83,7 @@ TEST_P(RuleTest, TwentyStepsFollowTheReference) {
     for (const uint32_t ranks : {1u, 2u}) {
       v1::Layout layout =
           WithRule(LayoutOf({.ranks = ranks, .micro_batch = 2 / ranks}), GetParam());
-      layout.set_zero_stage(ranks - 1);
+      layout.set_zero_stage(GetParam().whole_matrix ? 0 : ranks - 1);
       const JobResult result =
           TrainLayout(*golden, layout, static_cast<int64_t>(expected.size()), kInTurns);
       ASSERT_EQ(result.losses.size(), expected.size());
@@ -85,7 +102,7 @@ void ExpectSame(const JobResult& a, const JobResult& b, const std::string& what)
 }
 
 // One micro-batch a rank and no clipping: what is summed is summed in one order.
-TEST_P(RuleTest, ShardsAreUpdatedLikeWholeWeights) {
+TEST_P(ElementRuleTest, ShardsAreUpdatedLikeWholeWeights) {
   constexpr int64_t kSteps = 4;
   JobData data = TextJob("llama", /*rows=*/4);
   data.train.set_clip_grad_norm(0);
@@ -105,7 +122,7 @@ TEST_P(RuleTest, ShardsAreUpdatedLikeWholeWeights) {
 }
 
 // The optimizer's states in shares on all tiers, weights with them or not.
-TEST_P(RuleTest, TheHostUpdatesLikeTheDevice) {
+TEST_P(ElementRuleTest, TheHostUpdatesLikeTheDevice) {
   constexpr int64_t kSteps = 3;
   JobData data = TextJob("llama", /*rows=*/4);
   SetMomentum(GetParam(), data.train.mutable_optimizer());
@@ -137,7 +154,7 @@ TEST_P(RuleTest, TheHostUpdatesLikeTheDevice) {
 }
 
 // Of matrices, in bytes a parameter.
-TEST_P(RuleTest, MomentsTakeTheBytesOfTheTable) {
+TEST_P(ElementRuleTest, MomentsTakeTheBytesOfTheTable) {
   const JobData data = TextJob("llama", /*rows=*/4);
   v1::Layout layout = WithRule(MatrixLayout(), GetParam());
   layout.set_micro_batches(2);

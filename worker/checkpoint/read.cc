@@ -32,10 +32,16 @@ absl::Status NotOfThisModel(std::string_view path, const absl::Status& status) {
 }
 
 // Moments from zero would make its first updates several times too large.
-absl::Status WasFrozen(std::string_view path, const std::string& tensor) {
+// `stored`: the rule by which the tensor was updated; null: it was frozen.
+absl::Status NoMoments(std::string_view path, const std::string& tensor,
+                       const kernels::OptimizerRow* stored) {
+  const std::string why = stored == nullptr
+                              ? absl::StrCat("but no optimizer states: ", tensor, " was frozen")
+                              : absl::StrCat("and the optimizer states of ", Absl(stored->name),
+                                             ", by which ", tensor, " was updated");
   return absl::InvalidArgumentError(absl::StrCat(
-      Absl(path), ": has the weights of ", tensor, ", but no optimizer states: ", tensor,
-      " was frozen. Resume with train.optimizer.groups as it was, or begin with the weights alone: "
+      Absl(path), ": has the weights of ", tensor, ", ", why,
+      ". Resume with train.optimizer.groups as it was, or begin with the weights alone: "
       "model.init ",
       Absl(path), "/", kModelFile, " and another checkpoint.directory"));
 }
@@ -108,13 +114,22 @@ class ResidualsRead {
   std::string lost_;
 };
 
+// By which rule the file's moments of the tensor came about, as far as their names say; null: there
+// are none.
+const kernels::OptimizerRow* StoredRule(const SafetensorsReader& optimizer,
+                                        const std::string& tensor) {
+  for (const kernels::OptimizerRow& rule : kernels::kOptimizerRows) {
+    if (rule.moments > 0 && optimizer.Get(StoredName(tensor, v1::FIRST_MOMENT, rule)).ok())
+      return &rule;
+  }
+  return nullptr;
+}
+
 // The next checkpoint will be without them.
 void TellOfUnusedMoments(const SafetensorsReader& optimizer, const v1::Program& program,
                          std::string_view path) {
-  const kernels::OptimizerRow& rule = OptimizerOf(program);
   const auto unused = [&](const v1::Initializer& initializer) {
-    return initializer.frozen() && rule.moments > 0 &&
-           optimizer.Get(StoredName(initializer.tensor(), v1::FIRST_MOMENT, rule)).ok();
+    return initializer.frozen() && StoredRule(optimizer, initializer.tensor()) != nullptr;
   };
   const int64_t count =
       std::count_if(program.initializers().begin(), program.initializers().end(), unused);
@@ -138,18 +153,20 @@ absl::Status Fill(std::string_view path, const RankState& state) {
   ResidualsRead residuals;
   const std::map<std::string, const StateTensor*> weights = WeightsOf(tensors);
   const int64_t block = state.program.rules().moment_block();
-  const kernels::OptimizerRow& rule = OptimizerOf(state.program);
-  RETURN_IF_ERROR(CheckOptimizer(*optimizer, path, rule));
+  const TensorRules rules(state.program);
+  RETURN_IF_ERROR(CheckOptimizer(*optimizer, path, OptimizerOf(state.program)));
   for (const StateTensor& tensor : tensors) {
     if (tensor.kind == v1::RESIDUAL) {
       RETURN_IF_ERROR(residuals.Add(optimizer->Get(tensor.stored_name), tensor, &stored_state));
       continue;
     }
     if (tensor.kind != v1::WEIGHT) {
-      const auto moment = StoredMoment::Find(*optimizer, path, tensor.tensor, MomentOf(tensor.kind),
-                                             rule, weights.at(tensor.tensor)->shape);
-      if (absl::IsNotFound(moment.status()) && model->Get(tensor.tensor).ok())
-        return WasFrozen(path, tensor.tensor);
+      const auto moment =
+          StoredMoment::Find(*optimizer, path, tensor.tensor, MomentOf(tensor.kind),
+                             rules.Of(tensor.tensor), weights.at(tensor.tensor)->shape);
+      if (absl::IsNotFound(moment.status()) && model->Get(tensor.tensor).ok()) {
+        return NoMoments(path, tensor.tensor, StoredRule(*optimizer, tensor.tensor));
+      }
       if (!moment.ok()) return NotOfThisModel(path, moment.status());
       stored_state.AddMoment(*moment, tensor, block);
       if (!IsScales(tensor.kind)) conversion.Note(*moment, tensor.dtype, block);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/program/announced_weights.h"
 #include "proto/program/op_codec.h"
 #include "proto/program/state_layout.h"
 
@@ -108,10 +109,11 @@ const kernels::OptimizerRow& OptimizerOf(const v1::Program& program) {
 }
 
 absl::StatusOr<std::vector<StateTensor>> ViewState(const RankState& state) {
+  const TensorRules rules(state.program);
   std::vector<StateTensor> tensors;
   std::map<std::string, size_t> index;
   for (const v1::StateRange& range : state.program.state()) {
-    std::string name = StoredName(range.tensor(), range.kind(), OptimizerOf(state.program));
+    std::string name = StoredName(range.tensor(), range.kind(), rules.Of(range.tensor()));
     const auto [place, is_new] = index.emplace(name, tensors.size());
     if (is_new) {
       tensors.push_back({.tensor = range.tensor(),

@@ -67,13 +67,14 @@ void AddResiduals(const v1::Initializer& initializer, const kernels::OptimizerRo
 
 std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program) {
   TensorFile model = {.name = kModelFile}, optimizer = {.name = kOptimizerFile};
-  const kernels::OptimizerRow& rule = OptimizerOf(program);
-  optimizer.optimizer = rule.name;
+  optimizer.optimizer = OptimizerOf(program).name;
+  const TensorRules rules(program);
   for (const AnnouncedWeight& weight : AnnouncedWeights(program)) {
     model.tensors.push_back({weight.name, weight.dtype, weight.shape});
     if (weight.part == AnnouncedWeight::Part::kCodes) model.frozen = CodesOf(*weight.initializer);
   }
   for (const v1::Initializer& initializer : program.initializers()) {
+    const kernels::OptimizerRow& rule = rules.Of(initializer.tensor());
     AddMoments(initializer, rule, program.rules().moment_block(), &optimizer);
     AddResiduals(initializer, rule, ShardCount(program.grid()), &optimizer);
   }

@@ -7,9 +7,11 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "base/strings.h"
 #include "coordinator/compiler/state/partition.h"
 #include "coordinator/compiler/state/tiles.h"
 #include "coordinator/compiler/tiers/tiers.h"
+#include "coordinator/layout/formats.h"
 #include "kernels/format.h"
 
 namespace terrace::compiler {
@@ -98,8 +100,8 @@ Parameters::Parameters(const Model& model, const std::vector<ChunkRange>& chunks
       tied_(model.config.tied_embeddings),
       optimizer_(options.optimizer),
       freezes_(FrozenParameters(options.optimizer, model) > 0),
-      moment_count_(options.with_optimizer ? options.moment_count : 0),
-      moments_(moment_count_ > 0 ? options.moments : kernels::DType::kF32),
+      with_optimizer_(options.with_optimizer),
+      moments_(with_optimizer_ ? options.moments : kernels::DType::kF32),
       moment_block_(moments_ == kernels::DType::kU8 ? options.moment_block : 0),
       gathers_(options.gathers),
       residuals_(options.with_optimizer && parallel.zero > 0 ? options.residuals : std::nullopt),
@@ -166,9 +168,23 @@ std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apa
   std::string name = UnitName(parameter);
   const bool apart =
       rounds_ || matrices_ != kernels::DType::kF32 || moments_ != kernels::DType::kF32;
-  if (apart && !parameter.is_matrix()) return name + ".vectors";
-  if (small_apart && !parameter.streamed()) name += ".small";
-  return name;
+  if (apart && !parameter.is_matrix()) {
+    name += ".vectors";
+  } else if (small_apart && !parameter.streamed()) {
+    name += ".small";
+  }
+  const kernels::OptimizerRule rule = parameter.update.rule;
+  if (rule == UsualRule() || parameter.update.frozen) return name;
+  return absl::StrCat(name, ".", Absl(kernels::RowOf(rule).name));
+}
+
+kernels::OptimizerRule Parameters::UsualRule() const {
+  const kernels::OptimizerRow* row = kernels::FindOptimizer(OptimizerName(optimizer_));
+  return row == nullptr ? kernels::OptimizerRule::kAdamw : row->rule;
+}
+
+int Parameters::MomentCount(const Unit& unit) const {
+  return with_optimizer_ && !unit.update.frozen ? kernels::RowOf(unit.update.rule).moments : 0;
 }
 
 // Parameters that are updated differently lie in different units, and this ending of the name keeps
@@ -176,8 +192,8 @@ std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apa
 std::string Parameters::UpdateName(const Parameter& parameter) {
   if (CodesOf(parameter.first()) != nullptr) return ".codes";
   if (parameter.update.frozen) return ".frozen";
-  const TensorUpdate usual = {.weight_decay =
-                                  parameter.is_matrix() ? optimizer_.weight_decay() : 0};
+  const TensorUpdate usual = {.weight_decay = parameter.is_matrix() ? optimizer_.weight_decay() : 0,
+                              .rule = UsualRule()};
   if (parameter.update == usual) return "";
   const auto found = std::find(updates_.begin(), updates_.end(), parameter.update);
   const auto index = found - updates_.begin();
@@ -332,9 +348,9 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
   for (Unit& unit : units_) PlaceWeights(&unit, graph);
   if (!options.with_optimizer) return;
   if (!sharded) {
-    for (int moment = 0; moment < moment_count_; ++moment) {
+    for (int moment = 0; moment < kernels::kMomentsMax; ++moment) {
       for (Unit& unit : units_) {
-        if (!unit.update.frozen) PlaceMoment(moment, &unit, graph);
+        if (moment < MomentCount(unit)) PlaceMoment(moment, &unit, graph);
       }
     }
     return;
@@ -345,7 +361,7 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
     if (unit.rounds() && unit.weights == kNone)
       unit.rounded = AddWeights("rounded", unit.weight_tier, unit, unit.dtype, graph);
     if (unit.update.frozen) continue;
-    for (int moment = 0; moment < moment_count_; ++moment) PlaceMoment(moment, &unit, graph);
+    for (int moment = 0; moment < MomentCount(unit); ++moment) PlaceMoment(moment, &unit, graph);
     if (const auto residual = ResidualOf(all_[unit.parameters[0]].first()))
       unit.residual =
           AddRegion("residual", v1::OPTIMIZER, v1::DEVICE, unit, *residual, unit.elements, graph);

@@ -20,9 +20,9 @@
 // these weights only, whole on each rank that reads them whole; with layout.frozen_format those of
 // layers are codes in blocks, decoded for each use (0035-frozen-weights-rest-in-blocks.md).
 //
-// There are as many moments as the optimizer's rule keeps. With layout.moments_format bf16 or int8
-// those of matrices rest in that. The scales of blocks lie in buffers of their own; matrices begin
-// and shards end on a block (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
+// There are as many moments as a tensor's rule keeps. With layout.moments_format bf16 or int8 those
+// of matrices rest in that. The scales of blocks lie in buffers of their own; matrices begin and
+// shards end on a block (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
 //
 // Off the device (tiers.h) rest a unit's moments, with its master where that is rounded or what is
 // whole is gathered from it; and weights that are prefetched.
@@ -136,7 +136,7 @@ struct Unit {
   int residual = kNone;
   Sums sums;
   bool of_matrices = true;  // else of norms and biases
-  // With ZeRO that of all its parameters; without ZeRO only `frozen` is that of all.
+  // With ZeRO that of all its parameters; without ZeRO only `frozen` and the rule are those of all.
   TensorUpdate update;
   kernels::DType dtype = kernels::DType::kF32;         // of its weights as passes read them
   kernels::DType master_dtype = kernels::DType::kF32;  // of those that the optimizer updates
@@ -160,9 +160,8 @@ int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks);
 
 struct ParametersOptions {
   bool with_optimizer = true;
-  int moment_count = kernels::kMomentsMax;  // that the optimizer's rule keeps
-  v1::OptimizerSpec optimizer;              // what it says of single tensors
-  int64_t persistent_elements = 0;          // ZeRO-3: smaller units stay whole
+  v1::OptimizerSpec optimizer;
+  int64_t persistent_elements = 0;  // ZeRO-3: smaller units stay whole
   v1::Offload offload;
   int64_t tile_bytes = 0;  // larger matrices that are prefetched for each use are tiled; 0: none
   // The type of the matrices that the optimizer updates. Norms and biases are always f32.
@@ -198,6 +197,9 @@ class Parameters {
   bool IsFrozen(const Tensor& tensor) const {
     return UpdateOf(optimizer_, model_.config, tensor).frozen;
   }
+  kernels::OptimizerRule RuleOf(const Tensor& tensor) const {
+    return UpdateOf(optimizer_, model_.config, tensor).rule;
+  }
   kernels::DType WeightsOf(const Tensor& tensor) const;
   // The format in blocks in which the tensor rests, of frozen_block() elements each; null: as
   // WeightsOf says. Tables stay, of which a use reads a few rows, the head, and what an adapter has
@@ -232,6 +234,9 @@ class Parameters {
   void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
   std::string UpdateName(const Parameter& parameter);
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
+  // That of most parameters.
+  kernels::OptimizerRule UsualRule() const;
+  int MomentCount(const Unit& unit) const;
   void ChooseTiers(const ParametersOptions& options);
   void ChooseTypes();
   // The type of the tensor as the optimizer updates it, and as passes read it where weights are
@@ -269,7 +274,7 @@ class Parameters {
   const bool rounds_, has_positions_, tied_;
   const v1::OptimizerSpec optimizer_;
   const bool freezes_;
-  const int moment_count_;
+  const bool with_optimizer_;
   const kernels::DType moments_;
   const int64_t moment_block_;
   const kernels::FormatRow* const gathers_;

@@ -102,7 +102,13 @@ void Optimizer::Compute(kernels::UpdateAttrs attrs, const OptimizerState& here, 
   std::vector<Slice> operands = {here.gradient, here.weight};
   for (int i = 0; i < kernels::kMomentsMax; ++i) operands.push_back(MomentOf(here, i).numbers);
   operands.insert(operands.end(), {common.scale, common.schedule});
-  const std::string text = absl::StrCat(std::string(kernels::RowOf(attrs.rule).name), " ", name);
+  const kernels::OptimizerRow& rule = kernels::RowOf(attrs.rule);
+  const std::string text = absl::StrCat(std::string(rule.name), " ", name);
+  if (rule.whole_matrix) {
+    attrs.rounding = {};
+    builder_.Compute(Op::kUpdateMatrix, attrs, std::move(operands), text);
+    return;
+  }
   if (MomentOf(here, 0).numbers.shape.dtype == kernels::DType::kU8) {
     attrs.rounding = {};
     attrs.block = here.block;

@@ -28,8 +28,9 @@ struct MomentSlice {
   Slice scales = {};
 };
 
-// Flat slices with the same number of elements, each on any tier. All are f32, except that weights
-// may be bf16, and moments bf16 or the codes of int8 blocks.
+// Flat slices with the same number of elements, each on any tier; of a rule of whole matrices one
+// matrix on the device. All are f32, except that weights may be bf16, and moments bf16 or the codes
+// of int8 blocks.
 struct OptimizerState {
   Slice gradient, weight;
   Slice rounded;  // of another type: what the new weight is rounded to; may be absent

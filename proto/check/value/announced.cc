@@ -50,6 +50,10 @@ absl::Status CheckInitializers(const v1::Program& program,
       return Refuse("initializer of '", init.tensor(),
                     "': its shape has other elements than the weight's ", weight->second);
     }
+    if (!v1::OptimizerRule_IsValid(init.optimizer())) {
+      return Refuse("initializer of '", init.tensor(), "': optimizer ", init.optimizer(),
+                    " must be one of the rules in kernels/optimizer_rule.h");
+    }
     const bool known = init.kind() == v1::Initializer::CONSTANT ||
                        init.kind() == v1::Initializer::NORMAL ||
                        init.kind() == v1::Initializer::UNIFORM;
@@ -149,8 +153,9 @@ absl::Status CheckMomentTypes(const v1::Program& program) {
   std::map<std::string, v1::DType> types;
   for (const v1::Initializer& init : program.initializers())
     types[init.tensor()] = F32Where0(init.moments());
-  const kernels::OptimizerRow& rule = kernels::RowOf(DecodeRule(program.rules().optimizer()));
+  const TensorRules rules(program);
   for (const v1::StateRange& range : program.state()) {
+    const kernels::OptimizerRow& rule = rules.Of(range.tensor());
     if (MomentIndex(range.kind()) >= rule.moments) {
       return Refuse(RangeText(range), ": the rule ", Absl(rule.name), " keeps ", rule.moments,
                     rule.moments == 1 ? " moment" : " moments");

@@ -74,6 +74,7 @@ void Flow::Compute(int i) {
     case Op::kUpdate:
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:
+    case Op::kUpdateMatrix:
       return Update(i);
     default:
       return Function(i);

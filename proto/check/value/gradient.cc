@@ -77,6 +77,7 @@ absl::Status Gradients::Check(int i) {
       return CheckOptimizer(i);
     case Op::kUpdate:
     case Op::kUpdateInt8:
+    case Op::kUpdateMatrix:
       return CheckOptimizer(i);
     case Op::kSquaredNorm:
       return CheckNormInput(i);

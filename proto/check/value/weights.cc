@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "kernels/op.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/instruction/refuse.h"
@@ -204,6 +205,7 @@ Updates::Updates(const v1::Program& program, const StateIndex& state, const Chec
       train_(train),
       flow_(flow),
       frozen_(FrozenTensors(program)),
+      rules_(program),
       updated_(program.buffers_size()) {}
 
 absl::Status Updates::Check(int i) {
@@ -230,10 +232,6 @@ absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
   const CheckedInstruction& instruction = train_.instructions[i];
   const auto& attrs = std::get<kernels::UpdateAttrs>(instruction.op->attrs);
   const bool in_blocks = instruction.op->op == Op::kUpdateInt8;
-  if (attrs.rule != DecodeRule(program_.rules().optimizer())) {
-    return Refuse(where, ": updates by the rule ", v1::OptimizerRule_Name(EncodeRule(attrs.rule)),
-                  ", rules.optimizer says ", v1::OptimizerRule_Name(program_.rules().optimizer()));
-  }
   const int moments = kernels::RowOf(attrs.rule).moments;
   for (int operand = 0; operand < kMoments + moments; ++operand) {
     if (instruction.Find(operand)->rows > 1)
@@ -245,8 +243,10 @@ absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
   const std::vector<Held> weights = HeldState(flow_, train_, i, kParam);
   for (const Held& weight : weights) {
     RETURN_IF_ERROR(CheckWeight(weight, where));
+    RETURN_IF_ERROR(CheckRule(weight, attrs.rule, where));
     RETURN_IF_ERROR(CheckRate(weight, attrs, where));
   }
+  if (instruction.op->op == Op::kUpdateMatrix) RETURN_IF_ERROR(CheckWholeMatrix(weights, i, where));
   if (instruction.op->op == Op::kUpdateStochastic)
     RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
   for (int moment = 0; moment < moments; ++moment) {
@@ -353,6 +353,45 @@ absl::Status Updates::CheckWeight(const Held& weight, const std::string& where) 
   RETURN_IF_ERROR(status);
   updated_[weight.buffer].Set(bytes, 1);
   return absl::OkStatus();
+}
+
+absl::Status Updates::CheckRule(const Held& weight, kernels::OptimizerRule rule,
+                                const std::string& where) const {
+  const ByteRange bytes = weight.bytes();
+  const bool sharded = state_.shard_elements(weight.buffer) > 0;
+  absl::Status status;
+  state_.ForEach(weight.buffer, sharded ? 0 : bytes.begin, sharded ? INT64_MAX : bytes.end,
+                 [&](const v1::StateRange& range) {
+                   const kernels::OptimizerRow& own = rules_.Of(range.tensor());
+                   if (own.rule == rule || !status.ok()) return;
+                   status = Refuse(where, ": updates '", range.tensor(), "' by the rule ",
+                                   Absl(kernels::RowOf(rule).name), ", the program says ",
+                                   Absl(own.name));
+                 });
+  return status;
+}
+
+// The operand is one tensor, all of it, in its own rows and columns.
+absl::Status Updates::CheckWholeMatrix(const std::vector<Held>& weights, int i,
+                                       const std::string& where) const {
+  const v1::Operand& param = train_.sequence->instructions(i).operands(kParam);
+  const int64_t rows = param.shape(0), columns = param.shape(1);
+  bool whole = weights.size() == 1 && weights[0].at == 0 &&
+               weights[0].end - weights[0].begin == rows * columns &&
+               state_.shard_elements(weights[0].buffer) == 0;
+  int tensors = 0;
+  if (whole) {
+    const ByteRange bytes = weights[0].bytes();
+    state_.ForEach(weights[0].buffer, bytes.begin, bytes.end, [&](const v1::StateRange& range) {
+      ++tensors;
+      whole = whole && range.split() == v1::StateRange::WHOLE && range.offset() == bytes.begin &&
+              RowsOf(range) == rows && ColumnsOf(range) == columns && range.rows() == rows &&
+              range.columns() == columns && (rows == 1 || range.row_stride() == columns);
+    });
+  }
+  if (whole && tensors == 1) return absl::OkStatus();
+  return Refuse(where, ": its weights, [", rows, ", ", columns,
+                "], are not one matrix of the model, all of it");
 }
 
 // A tensor may be updated in pieces, all of them alike.

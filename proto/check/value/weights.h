@@ -20,6 +20,7 @@
 #include "proto/check/instruction/instructions.h"
 #include "proto/check/value/flow.h"
 #include "proto/check/value/ranges.h"
+#include "proto/program/announced_weights.h"
 #include "proto/v1/program.pb.h"
 
 namespace terrace::check {
@@ -99,6 +100,10 @@ class Updates {
   absl::Status CheckWeight(const Held& weight, const std::string& where);
   absl::Status CheckRate(const Held& weight, const kernels::UpdateAttrs& attrs,
                          const std::string& where);
+  absl::Status CheckRule(const Held& weight, kernels::OptimizerRule rule,
+                         const std::string& where) const;
+  absl::Status CheckWholeMatrix(const std::vector<Held>& weights, int i,
+                                const std::string& where) const;
   absl::Status CheckMoments(const std::vector<Held>& weights, int i, int operand,
                             v1::StateKind kind, const std::string& where) const;
   absl::Status CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,
@@ -114,6 +119,7 @@ class Updates {
   const CheckedSequence& train_;
   const Flow& flow_;
   const std::set<std::string> frozen_;
+  const TensorRules rules_;            // by which tensors are updated
   std::vector<ByteMap> updated_;       // by buffer
   std::map<std::string, Rate> rates_;  // by tensor
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes optimizers.json of this folder: twenty steps of the goldens' llama and gpt2 by each rule, with the implementation
-that others use (torch.optim; Lion of lion-pytorch), in fp32.
+that others use (torch.optim; Lion of lion-pytorch), in fp32. torch's Muon iterates in bf16 and takes matrices alone: here it
+iterates in fp32, and AdamW updates what is no matrix of a layer.
 
     python3 make_optimizers.py [--check]     writes the file, or compares with what is there (to 1e-5)
 
@@ -26,8 +27,49 @@ RULES = {
     "sgd": ({"lr": 0.2, "weight_decay": 0.01}, torch.optim.SGD),
     "momentum": ({"lr": 0.02, "momentum": 0.9, "weight_decay": 0.01}, torch.optim.SGD),
     "nesterov": ({"lr": 0.02, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}, torch.optim.SGD),
+    "muon": (
+        {
+            "lr": 2e-3,
+            "momentum": 0.95,
+            "weight_decay": 0.1,
+            "ns_steps": 5,
+            "adjust_lr_fn": "match_rms_adamw",
+            "betas": [0.9, 0.95],
+            "eps": 1e-6,
+        },
+        None,
+    ),
     "lion": ({"lr": 5e-4, "betas": [0.9, 0.99], "weight_decay": 0.1}, Lion),
 }
+
+
+class ExactMuon(torch.optim.Muon):
+    """Its iteration in fp32."""
+
+    def step(self, closure=None):
+        bfloat16 = torch.bfloat16
+        torch.bfloat16 = torch.float32
+        try:
+            return super().step(closure)
+        finally:
+            torch.bfloat16 = bfloat16
+
+
+def muon(model, arguments):
+    """Matrices of layers, and all else, where tables decay and vectors do not."""
+    of_layers = [p for name, p in model.named_parameters() if p.dim() == 2 and (".h." in name or ".layers." in name)]
+    taken = {id(p) for p in of_layers}
+    others = [p for p in model.parameters() if id(p) not in taken]
+    decay = arguments["weight_decay"]
+    groups = [
+        {"params": [p for p in others if p.dim() >= 2], "weight_decay": decay},
+        {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    names = ("lr", "momentum", "weight_decay", "ns_steps", "adjust_lr_fn")
+    return [
+        ExactMuon(of_layers, **{name: arguments[name] for name in names}),
+        torch.optim.AdamW(groups, lr=arguments["lr"], betas=arguments["betas"], eps=arguments["eps"]),
+    ]
 
 
 def train(model, tokens, targets, rule):
@@ -35,7 +77,10 @@ def train(model, tokens, targets, rule):
     arguments, make = RULES[rule]
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = make([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], **arguments)
+    if make is None:
+        optimizers = muon(model, arguments)
+    else:
+        optimizers = [make([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], **arguments)]
     losses, norms = [], []
     for _ in range(STEPS):
         model.zero_grad()
@@ -44,7 +89,8 @@ def train(model, tokens, targets, rule):
         norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()))
         for parameter in model.parameters():
             parameter.grad.mul_(min(1.0, CLIP / norm))
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         losses.append(loss.item())
         norms.append(norm)
     return {"losses": losses, "grad_norms": norms}

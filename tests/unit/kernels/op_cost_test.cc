@@ -110,6 +110,15 @@ TEST(FlopsTest, TheBlocksOfARingAreTheWholeAttention) {
   }
 }
 
+// Five times X X', its square, and that times X; and twelve operations an element.
+TEST(FlopsTest, AMatrixIsIteratedOnFromItsShorterSide) {
+  const UpdateAttrs muon = {.rule = OptimizerRule::kMuon, .iterations = 5};
+  for (const TensorShape& x : {F32({10, 100}), F32({100, 10})}) {
+    EXPECT_EQ(Flops(Op::kUpdateMatrix, muon, Operands{x, x, x, kAbsent, F32({4}), F32({4})}),
+              5 * (2 * 10 * 10 * 100 + 2 * 10 * 10 * 10 + 2 * 10 * 10 * 100) + 12 * 1000);
+  }
+}
+
 TEST(BytesMovedTest, AdamwMovesTwentyEightBytesAParameter) {
   const TensorShape x = F32({1000});
   EXPECT_EQ(BytesMoved(Op::kUpdate, UpdateAttrs{}, Operands{x, x, x, x, F32({4}), F32({4})}),

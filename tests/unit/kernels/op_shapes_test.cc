@@ -55,6 +55,8 @@ std::vector<BadCase> BadCases() {
   const std::vector<TensorShape> four = {F32({3}), F32({3}), F32({3}),
                                          F32({3}), F32({4}), F32({4})};
   const TensorShape codes = Dense(DType::kU8, {100});
+  const TensorShape square = F32({3, 3});
+  const std::vector<TensorShape> matrix = {square, square, square, {}, F32({4}), F32({4})};
   const std::vector<TensorShape> int8 = {F32({100}), F32({100}), codes,    codes,
                                          F32({4}),   F32({4}),   F32({2}), F32({4})};
   const AttentionAttrs attention = {.sequence = 5, .scale = 1};
@@ -353,6 +355,23 @@ std::vector<BadCase> BadCases() {
        UpdateAttrs{},
        {F32({5}), F32({5}), BF16({5}), F32({5}), F32({4}), F32({4})},
        "update: operand 'v' is f32[5], must have bf16 elements like the op's others"},
+      {"MatrixByARuleOfElements", Op::kUpdateMatrix, UpdateAttrs{.iterations = 5}, matrix,
+       "update_matrix: attribute 'rule' is adamw, must be one of whole matrices"},
+      {"ElementsByARuleOfMatrices", Op::kUpdate, UpdateAttrs{.rule = OptimizerRule::kMuon}, four,
+       "update: attribute 'rule' is muon, must update elements by themselves"},
+      {"NoIterations", Op::kUpdateMatrix, UpdateAttrs{.rule = OptimizerRule::kMuon}, matrix,
+       "update_matrix: attribute 'iterations' is 0, must be from 1 to 100"},
+      {"StepsOfNoLength", Op::kUpdateMatrix,
+       UpdateAttrs{.rule = OptimizerRule::kMuon, .step_scale = 0, .iterations = 5}, matrix,
+       "update_matrix: attribute 'step_scale' is 0.000000, must be above 0"},
+      {"IterationsOfElements", Op::kUpdate, UpdateAttrs{.iterations = 5}, four,
+       "update: attribute 'iterations' is 5, must be 0, step_scale 1 and precision f32"},
+      {"IterationsInFp8", Op::kUpdateMatrix,
+       UpdateAttrs{
+           .rule = OptimizerRule::kMuon, .iterations = 5, .precision = MatmulPrecision::kFP8},
+       matrix,
+       "update_matrix: attribute 'precision' is fp8, must be another one: only matmul has fp8 "
+       "products"},
       {"BlocksWithoutScales", Op::kUpdate, UpdateAttrs{.block = 256}, four,
        "update: attribute 'block' is 256, must be 0 where moments are not in blocks"},
       {"BlockOfNoPowerOfTwo", Op::kUpdateInt8, UpdateAttrs{.block = 48}, int8,

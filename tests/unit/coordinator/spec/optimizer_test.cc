@@ -64,7 +64,7 @@ TEST(OptimizerSpecTest, KeysThatNothingReadsAreRefused) {
 TEST(OptimizerSpecTest, NamesOfOtherProgramsAreKnown) {
   EXPECT_THAT(ErrorOf("optimizer: {name: adamw_torch_fused}"),
               HasSubstr("train.optimizer.name: got \"adamw_torch_fused\", must be one of adamw, "
-                        "adam, sgd, lion; try adamw"));
+                        "adam, sgd, lion, muon; try adamw"));
   EXPECT_THAT(ErrorOf("optimizer: {name: paged_adamw_8bit}"),
               HasSubstr("try adamw with formats.moments: int8 and layout.offload.optimizer: host"));
   EXPECT_THAT(ErrorOf("optimizer: {name: DeepSpeedCPUAdam}"), HasSubstr("try adamw"));
@@ -123,16 +123,16 @@ TEST(OptimizerSpecTest, GroupsAreReadInTheirOrder) {
 TEST(OptimizerSpecTest, WrongGroupsAreNamed) {
   EXPECT_THAT(ErrorOf("optimizer: {groups: [a]}"), HasSubstr("train.optimizer.groups: got"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": 2}}"),
-              HasSubstr("must be a mapping of lr_scale, weight_decay or frozen"));
+              HasSubstr("must be a mapping of lr_scale, weight_decay, rule or frozen"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {}}}"),
-              HasSubstr("must be a mapping of lr_scale, weight_decay or frozen"));
+              HasSubstr("must be a mapping of lr_scale, weight_decay, rule or frozen"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {lr_scale: 0}}}"),
               HasSubstr("train.optimizer.groups.*.bias.lr_scale: got \"0\", must be a number above "
                         "0, at most 1000"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {weight_decay: -1}}}"),
               HasSubstr("weight_decay: got \"-1\", must be a number from 0 to 10"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {lr_scal: 1}}}"),
-              HasSubstr("must be lr_scale, weight_decay or frozen; try lr_scale"));
+              HasSubstr("must be lr_scale, weight_decay, rule or frozen; try lr_scale"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {frozen: 1}}}"),
               HasSubstr("frozen: got \"1\", must be true or false"));
   EXPECT_THAT(ErrorOf("optimizer: {groups: {\"*.bias\": {frozen: true, weight_decay: 0}}}"),

@@ -48,8 +48,10 @@ class OptimizerRuleTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Zero, OptimizerRuleTest, testing::Values(0, 1, 3));
 
 TEST_P(OptimizerRuleTest, TheCompilersProgramsPass) {
-  for (const kernels::OptimizerRow& row : kernels::kOptimizerRows)
+  for (const kernels::OptimizerRow& row : kernels::kOptimizerRows) {
+    if (row.whole_matrix) continue;
     EXPECT_EQ(Refusal(row.name, GetParam(), [](v1::Program*, v1::Instruction*) {}), "") << row.name;
+  }
 }
 
 // Rules with as many moments have the same operands, and other numbers.
@@ -58,12 +60,12 @@ TEST_P(OptimizerRuleTest, EveryUpdateIsByTheRuleOfTheProgram) {
                       [](v1::Program*, v1::Instruction* update) {
                         update->mutable_compute()->mutable_update()->set_rule(v1::MOMENTUM);
                       }),
-              HasSubstr("updates by the rule MOMENTUM, rules.optimizer says LION"));
+              HasSubstr("by the rule momentum, the program says lion"));
   EXPECT_THAT(Refusal("adamw", GetParam(),
                       [](v1::Program* program, v1::Instruction*) {
                         program->mutable_rules()->set_optimizer(v1::ADAM);
                       }),
-              HasSubstr("updates by the rule ADAMW, rules.optimizer says ADAM"));
+              HasSubstr("by the rule adamw, the program says adam"));
 }
 
 TEST_P(OptimizerRuleTest, ARuleHasTheMomentsThatItKeeps) {
@@ -93,6 +95,94 @@ TEST_P(OptimizerRuleTest, ARuleThatNobodyKnowsIsRefused) {
                             static_cast<v1::OptimizerRule>(99));
                       }),
               HasSubstr("attribute 'rule' is 99"));
+}
+
+// ---- rules of whole matrices
+// ----------------------------------------------------------------------
+
+v1::Program CompiledMuon(uint32_t pipeline) {
+  LayoutCase c = {"llama", MatrixLayout()};
+  c.layout.set_optimizer("muon");
+  c.layout.set_pipeline_parallel(pipeline);
+  v1::JobSpec spec = MatrixSpec();
+  spec.mutable_train()->mutable_optimizer()->set_ns_steps(5);
+  const Model model = MatrixModel(c.family);
+  return Compile({.spec = &spec, .model = &model, .layout = c.layout}).value().at(0);
+}
+
+v1::Instruction* FirstMatrix(v1::Program* program) {
+  for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
+    if (i.compute().op() == "update_matrix") return &i;
+  }
+  return nullptr;
+}
+
+std::string MuonRefusal(const Change& change) {
+  v1::Program program = CompiledMuon(1);
+  change(&program, FirstMatrix(&program));
+  return std::string(CheckProgram(program).message());
+}
+
+void ForMatrixOperands(v1::Instruction* update, const std::function<void(v1::Operand*)>& change) {
+  for (int i = 0; i < 3; ++i) change(update->mutable_operands(i));
+}
+
+TEST(WholeMatrixRuleTest, TheCompilersProgramsPass) {
+  for (const uint32_t pipeline : {1, 2}) {
+    v1::Program program = CompiledMuon(pipeline);
+    ASSERT_NE(FirstMatrix(&program), nullptr);
+    ASSERT_NE(FirstUpdate(&program), nullptr);
+    EXPECT_EQ(CheckProgram(program).message(), "");
+  }
+}
+
+TEST(WholeMatrixRuleTest, AnUpdateTakesOneMatrixAndAllOfIt) {
+  constexpr char kNotOne[] = "are not one matrix of the model, all of it";
+  static constexpr char kQ[] = "model.layers.0.self_attn.q_proj.weight";  // [32, 32]
+  // The first half of its rows, and all of it where the model has it as [16, 64].
+  EXPECT_THAT(MuonRefusal([](v1::Program*, v1::Instruction* update) {
+                ForMatrixOperands(update, [](v1::Operand* operand) {
+                  operand->set_shape(0, operand->shape(0) / 2);
+                });
+              }),
+              HasSubstr(kNotOne));
+  EXPECT_THAT(MuonRefusal([](v1::Program* program, v1::Instruction*) {
+                for (v1::StateRange& range : *program->mutable_state()) {
+                  if (range.tensor() != kQ) continue;
+                  range.set_shape(0, 16);
+                  range.set_shape(1, 64);
+                  range.set_rows(16);
+                  range.set_columns(64);
+                  range.set_row_stride(64);
+                }
+                for (v1::Initializer& init : *program->mutable_initializers()) {
+                  if (init.tensor() != kQ) continue;
+                  init.set_shape(0, 16);
+                  init.set_shape(1, 64);
+                }
+              }),
+              HasSubstr(kNotOne));
+  // From the middle of q on, with rows of k.
+  EXPECT_THAT(MuonRefusal([](v1::Program*, v1::Instruction* update) {
+                ForMatrixOperands(update, [](v1::Operand* operand) {
+                  operand->set_offset(operand->offset() + 16 * 32 * 4);
+                });
+              }),
+              HasSubstr(kNotOne));
+}
+
+TEST(WholeMatrixRuleTest, TensorsAreUpdatedByTheRuleOfTheirInitializers) {
+  const auto announce = [](const char* part, v1::OptimizerRule rule) {
+    return MuonRefusal([&](v1::Program* program, v1::Instruction*) {
+      for (v1::Initializer& init : *program->mutable_initializers()) {
+        if (init.tensor().find(part) != std::string::npos) init.set_optimizer(rule);
+      }
+    });
+  };
+  EXPECT_THAT(announce("q_proj", v1::LION), HasSubstr("by the rule muon, the program says lion"));
+  EXPECT_THAT(announce("norm", v1::ADAM), HasSubstr("by the rule adamw, the program says adam"));
+  EXPECT_THAT(announce("norm", v1::MUON), HasSubstr("the rule muon keeps 1 moment"));
+  EXPECT_THAT(announce("norm", static_cast<v1::OptimizerRule>(99)), HasSubstr("optimizer 99"));
 }
 
 // Chunks of states that rest on the host make several updates of one tensor.
