@@ -126,8 +126,10 @@ TEST_P(FamilyTest, BF16FollowsFP32) {
   ASSERT_FALSE(result.losses.empty());
   EXPECT_NEAR(result.losses[0], golden.loss, 5e-3 * golden.loss);
   ExpectLossesNear(result.losses, golden.losses, 2e-2);
+  // The gradient of ReLU is 0 or 1, and rounding takes some inputs to the other side.
+  const double bound = std::string(GetParam()) == "opt" ? 7e-2 : 6e-2;
   for (const auto& [name, gradient] : WithoutRounding(golden.gradients)) {
-    EXPECT_LE(RelativeError(result.gradients.at(name), gradient), 7e-2) << name;
+    EXPECT_LE(RelativeError(result.gradients.at(name), gradient), bound) << name;
   }
 }
 
