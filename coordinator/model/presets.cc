@@ -267,14 +267,14 @@ const std::vector<Preset>& Table() {
        R"({"model_type":"qwen2","hidden_act":"silu","initializer_range":0.02,"vocab_size":152064)"
        R"(,"hidden_size":5120,"intermediate_size":13824,"num_hidden_layers":48)"
        R"(,"num_attention_heads":40,"num_key_value_heads":8,"max_position_embeddings":131072)"
-       R"(,"rms_norm_eps":1e-6,"rope_theta":1000000.0,"tie_word_embeddings":false)"
+       R"(,"rms_norm_eps":1e-5,"rope_theta":1000000.0,"tie_word_embeddings":false)"
        R"(,"use_sliding_window":false})",
        14770033664},
       {"qwen2.5-32b",
        R"({"model_type":"qwen2","hidden_act":"silu","initializer_range":0.02,"vocab_size":152064)"
        R"(,"hidden_size":5120,"intermediate_size":27648,"num_hidden_layers":64)"
        R"(,"num_attention_heads":40,"num_key_value_heads":8,"max_position_embeddings":131072)"
-       R"(,"rms_norm_eps":1e-6,"rope_theta":1000000.0,"tie_word_embeddings":false)"
+       R"(,"rms_norm_eps":1e-5,"rope_theta":1000000.0,"tie_word_embeddings":false)"
        R"(,"use_sliding_window":false})",
        32763876352},
       {"qwen2.5-3b",
@@ -288,7 +288,7 @@ const std::vector<Preset>& Table() {
        R"({"model_type":"qwen2","hidden_act":"silu","initializer_range":0.02,"vocab_size":152064)"
        R"(,"hidden_size":8192,"intermediate_size":29568,"num_hidden_layers":80)"
        R"(,"num_attention_heads":64,"num_key_value_heads":8,"max_position_embeddings":131072)"
-       R"(,"rms_norm_eps":1e-6,"rope_theta":1000000.0,"tie_word_embeddings":false)"
+       R"(,"rms_norm_eps":1e-5,"rope_theta":1000000.0,"tie_word_embeddings":false)"
        R"(,"use_sliding_window":false})",
        72706203648},
       {"qwen2.5-7b",
@@ -347,8 +347,8 @@ const std::vector<Preset>& Table() {
        R"(,"rms_norm_eps":1e-5,"rope_theta":130000.0,"tie_word_embeddings":true})",
        1711376384},
       {"smollm2-135m",
-       R"({"model_type":"llama","hidden_act":"silu","initializer_range":0.02,"vocab_size":49152)"
-       R"(,"hidden_size":576,"intermediate_size":1536,"num_hidden_layers":30)"
+       R"({"model_type":"llama","hidden_act":"silu","initializer_range":0.041666666666666664)"
+       R"(,"vocab_size":49152,"hidden_size":576,"intermediate_size":1536,"num_hidden_layers":30)"
        R"(,"num_attention_heads":9,"num_key_value_heads":3,"max_position_embeddings":8192)"
        R"(,"rms_norm_eps":1e-5,"rope_theta":100000.0,"tie_word_embeddings":true})",
        134515008},
