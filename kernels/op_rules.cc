@@ -392,6 +392,8 @@ std::string CheckWholeMatrix(const OpRow& row, const UpdateAttrs& attrs) {
                         : ComplainAttr(row, "iterations", Number(attrs.iterations),
                                        "be 0, step_scale 1 and precision f32");
   }
+  if (!(attrs.epsilon > 0))  // of a matrix of zeros the norm
+    return ComplainAttr(row, "epsilon", std::to_string(attrs.epsilon), "be above 0");
   if (!(attrs.step_scale > 0) || !std::isfinite(attrs.step_scale))
     return ComplainAttr(row, "step_scale", std::to_string(attrs.step_scale), "be above 0");
   if (attrs.iterations < 1 || attrs.iterations > kIterationsMax) {

@@ -65,8 +65,8 @@ constexpr Watched kWatched[] = {
     {"train.optimizer.stochastic_rounding", false},
     {"train.optimizer.momentum", false},
     {"train.optimizer.nesterov", false},
-    {"train.optimizer.ns_steps", false},
-    {"train.optimizer.adjust_lr", false},
+    {"train.optimizer.ns_steps", false, false, "5"},
+    {"train.optimizer.adjust_lr", false, false, "match_rms_adamw"},
     {"train.optimizer.groups", false},
     {"train.optimizer.layer_decay", false},
     {"train.label_smoothing", false},
@@ -144,6 +144,7 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
       absl::StrAppend(&value, "lr_scale ", group.lr_scale());
       if (group.has_weight_decay())
         absl::StrAppend(&value, ", weight_decay ", group.weight_decay());
+      if (!group.rule().empty()) absl::StrAppend(&value, ", rule ", group.rule());
     } else {
       google::protobuf::TextFormat::PrintFieldValueToString(*message, field, index, &value);
       if (value == "0" && !watched.otherwise.empty()) value = std::string(watched.otherwise);

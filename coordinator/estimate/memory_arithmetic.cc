@@ -179,6 +179,13 @@ class Estimator {
   std::string StatesText() const {
     constexpr const char* kMoments[] = {"no moments", " m", " m and v"};
     const int moments = in_.optimizer->moments;
+    if (in_.optimizer->whole_matrix) {
+      return absl::StrCat(in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name),
+                          " gradients, ", in_.bf16 ? "f32 master weights, " : "",
+                          Absl(in_.moments->name), " m of layers' matrices (",
+                          Absl(in_.optimizer->name),
+                          "), m and v of the rest (adamw), never sharded");
+    }
     return absl::StrCat(in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name),
                         " gradients, ", in_.bf16 ? "f32 master weights, " : "",
                         moments > 0 ? Absl(in_.moments->name) : "", kMoments[moments], " (",

@@ -75,7 +75,7 @@ const std::vector<KnownKey>& DeepSpeedKeysWithoutCounterpart() {
       {"zero_optimization.zeropp_loco_param.reset_T", kAbsent,
        "residuals (formats.residual) are not reset"},
       {"zero_optimization.save_muon_momentum_buffer_in_memory", kAbsent,
-       "Muon is no optimizer here"},
+       "the momentum of train.optimizer.name: muon is on the device"},
       {"zero_optimization.offload_optimizer.super_offload", kAutomatic,
        "reads, updates and writes overlap"},
       {"zero_optimization.offload_optimizer.convert_grad_on_cpu", kAutomatic,

@@ -43,7 +43,19 @@ void WeightDecay(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.weight_d
 void Betas(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.betas"); }
 void Warmup(const DeepSpeedValue& m) { MapWhole(m, "train.schedule.warmup_steps"); }
 void Steps(const DeepSpeedValue& m) { MapWhole(m, "train.steps"); }
-void Zero(const DeepSpeedValue& m) { MapWhole(m, "layout.zero"); }
+bool IsMuon(const Json& config) {
+  const Json type = At(config, "/optimizer/type");
+  return type.is_string() && absl::AsciiStrToLower(type.get<std::string>()) == "muon";
+}
+
+void Zero(const DeepSpeedValue& m) {
+  if (IsMuon(m.config) && m.setting.value != 0) {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(),
+                    "Muon updates whole matrices here: layout.zero is 0");
+    return;
+  }
+  MapWhole(m, "layout.zero");
+}
 void Persistence(const DeepSpeedValue& m) { MapWhole(m, "layout.persistent_parameters"); }
 
 std::string TypeName(const Json& value) { return absl::AsciiStrToLower(value.get<std::string>()); }
@@ -135,7 +147,7 @@ void OptimizerType(const DeepSpeedValue& m) {
   } else if (type == "muon") {
     Map(m, "train.optimizer.name", "muon",
         "matrices of layers by Muon with its own scale of steps, all else by AdamW at the same "
-        "learning rate: groups with lr_scale tell them apart");
+        "learning rate, which lr_scale in train.optimizer.groups changes; check weight_decay");
     m.draft->Set("train.optimizer.adjust_lr", "original");
   } else {
     m.draft->Absent(
@@ -218,7 +230,23 @@ void Momentum(const DeepSpeedValue& m) {
 }
 void Nesterov(const DeepSpeedValue& m) {
   const std::optional<bool> on = IsOn(m);
-  if (on) Map(m, "train.optimizer.nesterov", *on ? "true" : "false");
+  if (!on) return;
+  if (!IsMuon(m.config)) return Map(m, "train.optimizer.nesterov", *on ? "true" : "false");
+  if (*on) {
+    m.draft->Automatic(m.setting.path, m.setting.value.dump(), "as here");
+  } else {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(), "Muon looks ahead here");
+  }
+}
+void NewtonSchulzSteps(const DeepSpeedValue& m) { MapWhole(m, "train.optimizer.ns_steps"); }
+// DeepSpeed's Muon has a learning rate for each of its two rules beside the common one.
+void MuonRate(const DeepSpeedValue& m) {
+  Map(m, "train.optimizer.lr", m.setting.value.dump(), "of both rules");
+}
+void AdamRate(const DeepSpeedValue& m) {
+  m.draft->Absent(m.setting.path, m.setting.value.dump(),
+                  "train.optimizer.lr is of both rules: set lr_scale in train.optimizer.groups for "
+                  "tables, norms and biases");
 }
 void Dampening(const DeepSpeedValue& m) {
   if (m.setting.value == 0) {
@@ -467,6 +495,9 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"optimizer.params.adam_w_mode", &AdamWMode},
       {"optimizer.params.momentum", &Momentum},
       {"optimizer.params.nesterov", &Nesterov},
+      {"optimizer.params.ns_steps", &NewtonSchulzSteps},
+      {"optimizer.params.muon_lr", &MuonRate},
+      {"optimizer.params.adam_lr", &AdamRate},
       {"optimizer.params.dampening", &Dampening},
       {"optimizer.params.bias_correction", &BiasCorrection},
       {"scheduler.type", &ScheduleType},

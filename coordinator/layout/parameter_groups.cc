@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/nearest.h"
 #include "base/strings.h"
@@ -75,6 +76,18 @@ std::string NoMatrix(const v1::OptimizerSpec& optimizer, const Model& model) {
                      "rule: adamw");
   }
   return "";
+}
+
+// Names of the rules by which a line's tensors are updated, in the order in which they come; none
+// where that is the optimizer's alone. Before the line counts the tensor.
+void AddRule(const kernels::OptimizerRow& rule, const kernels::OptimizerRow& usual,
+             v1::ParameterGroupLine* line) {
+  const bool first = line->tensors() == 0;
+  const std::string name(rule.name), before = line->rule().empty() ? std::string(usual.name)
+                                                                   : line->rule();
+  if (first && rule.rule != usual.rule) line->set_rule(name);
+  if (first || absl::StrContains(before, name)) return;
+  line->set_rule(absl::StrCat(before, ", ", name));
 }
 
 std::string MatchesNothing(const v1::ParameterGroup& group, const Model& model) {
@@ -219,7 +232,7 @@ std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec&
     line.set_max_lr_scale(std::max(line.max_lr_scale(), update.lr_scale));
     line.set_weight_decay(std::max(line.weight_decay(), update.weight_decay));
     line.set_frozen(update.frozen);
-    if (other) line.set_rule(std::string(kernels::RowOf(update.rule).name));
+    if (!update.frozen) AddRule(kernels::RowOf(update.rule), kernels::RowOf(usual), &line);
     line.set_tensors(line.tensors() + 1);
     line.set_parameters(line.parameters() + tensor.elements());
   }

@@ -252,6 +252,12 @@ void Checker::CheckWholeMatrices() {
     Problem("tp", layout_.tensor_parallel(), absl::StrCat("be 1", why),
             "layout.pp, or layout.cp, in its place");
   }
+  if (layout_.stochastic_rounding())
+    Problem("stochastic_rounding", "true", absl::StrCat("be false", why, ", in fp32"));
+  if (MomentFormat(layout_).block > 0) {
+    problems_.push_back(absl::StrCat("formats.moments: got ", layout_.moments_format(),
+                                     ", must be f32 or bf16", why, "; try bf16"));
+  }
   const v1::Offload& offload = layout_.offload();
   for (const auto& [key, shares] : {std::pair("offload.optimizer", &offload.optimizer()),
                                     std::pair("offload.parameter", &offload.parameter()),

@@ -68,7 +68,8 @@ void CheckRounding(SpecReader& reader, const v1::TrainSpec& train) {
 }
 
 // What a rule of whole matrices cannot be combined with, and which groups have another rule.
-void CheckWholeMatrices(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
+void CheckWholeMatrices(SpecReader& reader, const v1::JobSpec& spec) {
+  const v1::OptimizerSpec& optimizer = spec.train().optimizer();
   const bool whole = optimizer.name() == "muon";
   for (const v1::ParameterGroup& group : optimizer.groups()) {
     if (group.rule().empty() || whole) continue;
@@ -76,6 +77,12 @@ void CheckWholeMatrices(SpecReader& reader, const v1::OptimizerSpec& optimizer) 
                    absl::StrCat("left out with train.optimizer.name ", optimizer.name(),
                                 ", which updates all tensors alike"),
                    "train.optimizer.name muon");
+  }
+  if (whole && spec.layout().zero() > 0) {
+    reader.Problem("layout.zero", absl::StrCat(spec.layout().zero()),
+                   absl::StrCat("0 with train.optimizer.name ", optimizer.name(),
+                                ", which updates matrices as a whole"),
+                   "layout.zero 0");
   }
   if (!whole || !optimizer.stochastic_rounding()) return;
   reader.Problem("train.optimizer.stochastic_rounding", "true",
@@ -155,7 +162,7 @@ void ValidateOptimizer(SpecReader& reader, v1::JobSpec* job) {
   const v1::JobSpec& spec = *job;
   const v1::OptimizerSpec& optimizer = spec.train().optimizer();
   CheckRule(reader, optimizer);
-  CheckWholeMatrices(reader, optimizer);
+  CheckWholeMatrices(reader, spec);
   CheckRounding(reader, spec.train());
   CheckMoments(reader, optimizer, "formats.moments", spec.formats().moments(), /*allowed=*/false);
   CheckMoments(reader, optimizer, "formats.allow.moments", spec.formats().allow().moments(),

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/text/number_format.h"
 #include "base/text/text_table.h"
+#include "kernels/optimizer_rule.h"
 
 namespace terrace {
 namespace {
@@ -114,6 +115,11 @@ constexpr std::array<Lever, 17> kLevers = {{
 // of the host.
 std::string Advice(v1::Tier tier, v1::BufferClass buffer_class, const v1::Layout& layout) {
   const bool is_on_host = tier == v1::HOST || (tier == v1::DEVICE && layout.device() == "cpu");
+  const kernels::OptimizerRow* rule = kernels::FindOptimizer(layout.optimizer());
+  const bool states = buffer_class == v1::PARAMETER || buffer_class == v1::OPTIMIZER ||
+                      buffer_class == v1::GRADIENT;
+  // They stay whole on the device with such a rule (coordinator/layout/rules.cc).
+  if (states && rule != nullptr && rule->whole_matrix) return "";
   for (const Lever& lever : kLevers) {
     if (lever.buffer_class != buffer_class) continue;
     if (lever.lowers == Lever::kDevice && (is_on_host || tier != v1::DEVICE)) continue;

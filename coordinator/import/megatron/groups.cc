@@ -29,7 +29,9 @@ const std::vector<MegatronFlag>& MegatronGroups() {
       {"straggler-", kAutomatic, "", "ranks that lag are named by themselves"},
       {"profile", kAutomatic, "", "every instruction is in the trace"},
       {"error-injection-", kAbsent, "", "no faults are injected"},
-      {"muon-", kAbsent, "", "Muon is no optimizer here"},
+      {"muon-", kAbsent, "",
+       "train.optimizer.name: muon has momentum, ns_steps and adjust_lr in train.optimizer, which "
+       "are torch.optim.Muon's"},
       {"grpo-", kAbsent, "", kDecoder},
       {"langrl-", kAbsent, "", kDecoder},
       {"rl-", kAbsent, "", kDecoder},

@@ -83,6 +83,14 @@ class MuonTest(TerraceTest):
         estimate = self.terrace("estimate", "llama-3.2-1b", "--only", "optimizers").out
         self.assertRegex(estimate, r"muon and adamw; f32")
 
+    def test_a_suite_of_techniques_says_what_muon_cannot_do(self):
+        text = self.terrace("evaluate", self.job({**MUON, "train.precision": "bf16"})).out
+        self.assertRegex(text, r"bf16 weights.*impossible")
+
+    def test_a_group_of_two_rules_is_said(self):
+        groups = {**MUON["train.optimizer"], "groups": {"*layers.0.*": {"lr_scale": 0.5}}}
+        self.assertRegex(self.terrace("plan", self.job({**MUON, "train.optimizer": groups})).out, r"layers.0.* 0.5 .*(muon, adamw|adamw, muon)")
+
     def test_what_cannot_be_is_refused(self):
         optimizer = MUON["train.optimizer"]
         for changes, words in (
