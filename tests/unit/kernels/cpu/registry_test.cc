@@ -36,7 +36,7 @@ Status RunCpu(Op op, const OpAttrs& attrs, std::span<const TensorView> operands,
 // engines themselves.
 bool IsVectorised(Op op) {
   return op != Op::kMatmul && op != Op::kAttention && op != Op::kAttentionGrad &&
-         op != Op::kLmHeadLoss && op != Op::kLmHeadLossGrad;
+         op != Op::kLmHeadLoss && op != Op::kLmHeadLossGrad && op != Op::kUpdateMatrix;
 }
 
 TEST(InstructionSetTest, EveryVectorWidthMatchesTheReference) {
