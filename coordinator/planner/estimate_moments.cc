@@ -124,6 +124,7 @@ class Moments {
     }
     layer_work_ = kept.again + LayerWorkBytes(model, layout);
     first_work_ = std::max(stage.head ? LossBytes(model, layout) : int64_t{0}, layer_work_);
+    update_work_ = UpdateWorkBytes(model, layout);
   }
 
   MemoryEstimate Largest() {
@@ -141,6 +142,8 @@ class Moments {
     } else {
       until_the_end ? WholeGradients(&peak) : ScatteredGradients(&peak);
     }
+    // Matrices that are updated one by one, as wholes, when the last pass has ended.
+    if (update_work_ > 0) peak.Moment(0, Waiting(whole_, layer_), 0, update_work_);
     return peak.most();
   }
 
@@ -310,7 +313,7 @@ class Moments {
   int64_t exact_frozen_ = 0;
   int64_t chunk_ = 0;                    // of its layers
   int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are prefetched
-  int64_t layer_work_ = 0, first_work_ = 0;
+  int64_t layer_work_ = 0, first_work_ = 0, update_work_ = 0;
   int64_t using_up_ = -1;  // gradients that the optimizer has yet to use up; -1: it waits for all
 };
 

@@ -9,7 +9,6 @@
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/model/lora.h"
-#include "kernels/newton_schulz.h"
 
 namespace terrace {
 
@@ -236,6 +235,7 @@ void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& 
     if (!rule.whole_matrix) continue;
     const kernels::NewtonSchulzShape matrix = {tensor.shape[0], tensor.shape[1]};
     update_flops += static_cast<double>(optimizer.ns_steps() * matrix.Flops());
+    if (tensor.elements() > update_matrix.rows * update_matrix.columns) update_matrix = matrix;
   }
 }
 

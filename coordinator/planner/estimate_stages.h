@@ -12,6 +12,7 @@
 
 #include "coordinator/model/model.h"
 #include "coordinator/planner/estimate_held.h"
+#include "kernels/newton_schulz.h"
 #include "proto/v1/job.pb.h"
 #include "proto/v1/plan.pb.h"
 
@@ -145,7 +146,9 @@ struct EstimateModel {
   int64_t embedding_moments = 0, head_moments = 0;
   int64_t first_trained_layer = -1;
   double flops_per_token = 0;
-  double update_flops = 0;  // of a layer, on average, of a rule of whole matrices; else 0
+  // Of a rule of whole matrices: what it computes for a layer, on average, and the largest matrix.
+  double update_flops = 0;
+  kernels::NewtonSchulzShape update_matrix = {};
 };
 
 }  // namespace terrace

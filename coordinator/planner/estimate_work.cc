@@ -113,6 +113,18 @@ int64_t LossBytes(const EstimateModel& model, const v1::Layout& layout) {
                         : FusedLossBytes(model, layout, tokens, vocabulary));
 }
 
+int64_t UpdateWorkBytes(const EstimateModel& model, const v1::Layout& layout) {
+  if (model.update_matrix.rows == 0) return 0;
+  const bool exact = layout.precision() == "fp32" || layout.precision() == "tf32";
+  const kernels::TensorShape matrix =
+      Matrix(kernels::DType::kF32, model.update_matrix.rows, model.update_matrix.columns);
+  const std::array<kernels::TensorShape, 1> operands = {matrix};
+  return WorkspaceBytes(TargetOf(layout), kernels::Op::kUpdateMatrix,
+                        kernels::UpdateAttrs{.precision = exact ? kernels::MatmulPrecision::kF32
+                                                                : kernels::MatmulPrecision::kBF16},
+                        operands);
+}
+
 // Gradients of a residual sum, of what entered the block, of blocks side by side both, of what a
 // norm or a factor after the block changes, and of the MLP's inner values. A GPU converts the
 // largest weight for its product.

@@ -18,6 +18,8 @@ int64_t TokensOf(const v1::Layout& layout, int64_t sequence);
 
 // While the loss and the gradient of the head are computed.
 int64_t LossBytes(const EstimateModel& model, const v1::Layout& layout);
+// Scratch of the update of the largest matrix by a rule of whole matrices; 0 with other rules.
+int64_t UpdateWorkBytes(const EstimateModel& model, const v1::Layout& layout);
 
 // While one layer is differentiated, beside what was kept or recomputed of it.
 int64_t LayerWorkBytes(const EstimateModel& model, const v1::Layout& layout);

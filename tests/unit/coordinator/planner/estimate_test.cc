@@ -58,6 +58,30 @@ TEST(EstimateTest, BytesAreNearTheCompiledArena) {
   }
 }
 
+// Of short sequences the update of a matrix takes more than the passes.
+TEST(EstimateTest, MuonsBytesAreNearTheCompiledArena) {
+  for (const int64_t sequence : {32, 512}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      SCOPED_TRACE(testing::Message() << precision << " " << sequence);
+      v1::JobSpec spec = TinySpec();
+      spec.mutable_data()->set_sequence_length(sequence);
+      spec.mutable_train()->mutable_optimizer()->set_name("muon");
+      spec.mutable_train()->mutable_optimizer()->set_ns_steps(5);
+      const Model model = BuildModel(*ParseModelConfig(FindPreset("gpt2")->config_json, sequence));
+      v1::Layout layout = TinyLayout({.precision = precision});
+      layout.set_optimizer("muon");
+      layout.set_micro_batch(1);
+      const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+      ASSERT_TRUE(programs.ok()) << programs.status();
+      const double ratio =
+          static_cast<double>(Estimator(spec, model).DeviceBytes(Completed(layout))) /
+          programs->at(0).arenas(0).bytes();
+      EXPECT_GT(ratio, 0.95);
+      EXPECT_LT(ratio, 1.05);
+    }
+  }
+}
+
 TEST(EstimateTest, SplitLayoutsAreNearTheirLargestArenaToo) {
   struct Split {
     uint32_t dp, tp, pp, cp, zero;
