@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
@@ -100,10 +101,13 @@ absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileF
 
 void PrintSummary(const v1::TokenizeResult& result, std::ostream& out) {
   for (const v1::TokenizedFile& file : result.files()) {
-    out << absl::StreamFormat("%s: %d tokens, %d documents, %.3f bytes a token%s\n", file.path(),
-                              file.tokens(), file.documents(),
-                              file.tokens() == 0 ? 0.0 : 1.0 * file.bytes() / file.tokens(),
-                              file.cached() ? " (cached)" : "");
+    // How long a compressed file's text is nobody has counted.
+    const bool counts = !absl::EndsWith(file.path(), ".gz") &&
+                        !absl::EndsWith(file.path(), ".zst") && file.tokens() > 0;
+    const std::string each =
+        counts ? absl::StrFormat(", %.3f bytes a token", 1.0 * file.bytes() / file.tokens()) : "";
+    out << absl::StreamFormat("%s: %d tokens, %d documents%s%s\n", file.path(), file.tokens(),
+                              file.documents(), each, file.cached() ? " (cached)" : "");
   }
   out << absl::StreamFormat("%s: %d tokens (%s, %s), largest id %d of a vocabulary of %d, %.1f s\n",
                             result.output(), result.tokens(), result.dtype(), result.format(),

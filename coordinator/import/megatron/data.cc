@@ -49,6 +49,21 @@ std::vector<SpecDraft::WeightedPath> SourcesOf(const Blend& blend) {
   return sources;
 }
 
+// A spec takes no source whose share is below this.
+constexpr double kShareMin = 1e-5;
+
+void LeaveOutTraces(const std::string& setting, std::vector<SpecDraft::WeightedPath>* sources,
+                    SpecDraft* draft) {
+  double sum = 0;
+  for (const SpecDraft::WeightedPath& source : *sources) sum += source.weight;
+  std::erase_if(*sources, [&](const SpecDraft::WeightedPath& source) {
+    if (source.weight >= kShareMin * sum) return false;
+    draft->Absent(absl::StrCat(setting, " (", source.path, ")"), absl::StrCat(source.weight),
+                  absl::StrCat("a source has at least ", kShareMin, " of all samples here"));
+    return true;
+  });
+}
+
 void Paths(const MegatronWords& flag, std::string_view key, SpecDraft* draft) {
   const Blend blend = BlendOf(flag);
   const std::string setting = "--" + flag.name;
@@ -60,8 +75,9 @@ void Paths(const MegatronWords& flag, std::string_view key, SpecDraft* draft) {
     draft->MappedText(setting, flag.value(), key, blend.paths[0]);
     return;
   }
-  const std::vector<SpecDraft::WeightedPath> sources = SourcesOf(blend);
+  std::vector<SpecDraft::WeightedPath> sources = SourcesOf(blend);
   if (key == kTrain && !sources.empty()) {
+    LeaveOutTraces(setting, &sources, draft);
     draft->MappedSources(setting, flag.value(), key, sources);
     return;
   }

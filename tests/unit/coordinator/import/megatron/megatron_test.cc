@@ -252,6 +252,10 @@ TEST(MegatronDataTest, WeightsAreThoseOfTheMixture) {
   const auto none = ByName(Import("--data-path 1 a 0 b 2 c", {.model = "gpt2"}));
   EXPECT_EQ(none.at("--data-path").target,
             "data.train: [{path: a.idx, weight: 1}, {path: c.idx, weight: 2}]");
+  const auto trace = ByName(Import("--data-path 1 a 1e-6 b 2 c", {.model = "gpt2"}));
+  EXPECT_EQ(trace.at("--data-path").target,
+            "data.train: [{path: a.idx, weight: 1}, {path: c.idx, weight: 2}]");
+  EXPECT_EQ(trace.at("--data-path (b.idx)").fate, Fate::kAbsent);
   const auto bad = ByName(Import("--data-path 1 a -2 b", {.model = "gpt2"}));
   EXPECT_EQ(bad.at("--data-path").target, "data.train: [a.idx, b.idx]");
   EXPECT_EQ(bad.at("--data-path (weights)").fate, Fate::kAbsent);
