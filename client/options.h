@@ -144,6 +144,12 @@ struct GenerateOptions {
   int64_t top_k = 40;
   int64_t seed = 1;
 };
+struct EvalOptions {
+  std::string checkpoint;
+  std::vector<std::string> data;
+  int64_t length = 0;  // tokens of a row; 0: as trained
+  int64_t batch = 8;   // rows at a time
+};
 struct CertsOptions {
   enum Action { kInit, kIssue, kRotate, kList, kToken };
   Action action = kList;

@@ -431,6 +431,18 @@ class CommandLine {
     generate->add_option("--seed", generate_.seed, "Seed of the sampling")->capture_default_str();
     On(generate, [this] { return GenerateCommand(global_, generate_); });
 
+    CLI::App* eval = app_.add_subcommand("eval", "The loss of a trained checkpoint on texts");
+    eval->add_option("checkpoint", eval_.checkpoint, "Checkpoint folder")->required();
+    eval->add_option("--data", eval_.data, "Texts (.txt, .jsonl, compressed too) or token files")
+        ->required();
+    eval->add_option("--length", eval_.length, "Tokens of a row; 0: as it was trained")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    eval->add_option("--batch", eval_.batch, "Rows at a time")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 65'536));
+    On(eval, [this] { return EvalCommand(global_, eval_); });
+
     CLI::App* data = app_.add_subcommand("data", "Show what a job is trained on, row by row");
     data->add_option("spec", data_.spec, "Job spec")->required();
     data->add_option("--rows", data_.rows, "Rows to show")->capture_default_str();
@@ -582,6 +594,7 @@ class CommandLine {
   DrainOptions drain_;
   bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;
+  EvalOptions eval_;
   DataOptions data_;
   CertsOptions certs_;
   BackupOptions backup_;

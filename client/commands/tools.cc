@@ -70,6 +70,35 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
   return status.ok() ? *status : Fail(global, status.status());
 }
 
+// As GenerateCommand.
+int EvalCommand(const GlobalOptions& global, const EvalOptions& options) {
+  const auto compiler = SiblingProgram("terrace-coordinator");
+  if (!compiler.ok()) return Fail(global, compiler.status());
+  const auto rank = SiblingProgram("terrace-rank");
+  if (!rank.ok()) return Fail(global, rank.status());
+  TemporaryFolder folder;
+  if (folder.path().empty())
+    return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
+  const std::string program = folder.path() + "/eval.pb";
+  const auto compiled = RunToEnd(*compiler, {"eval-program", "--checkpoint", options.checkpoint,
+                                             "--length", absl::StrCat(options.length), "--batch",
+                                             absl::StrCat(options.batch), "--output", program});
+  if (!compiled.ok()) return Fail(global, compiled.status());
+  if (*compiled != 0) return *compiled;
+  std::vector<std::string> arguments = {"eval",
+                                        "--program",
+                                        program,
+                                        "--checkpoint",
+                                        options.checkpoint,
+                                        "--cache",
+                                        folder.path() + "/tokens",
+                                        "-o",
+                                        global.json() ? "json" : "table"};
+  for (const std::string& data : options.data) arguments.insert(arguments.end(), {"--data", data});
+  const auto status = RunToEnd(*rank, arguments);
+  return status.ok() ? *status : Fail(global, status.status());
+}
+
 // The coordinator's program reads the spec, a rank's the data.
 int DataCommand(const GlobalOptions& global, const DataOptions& options) {
   const auto reader = SiblingProgram("terrace-coordinator");

@@ -59,6 +59,7 @@ struct Options {
   ImportOptions import;
   EstimateOptions estimate;
   EvaluateOptions evaluate;
+  EvalProgramOptions eval;
 };
 
 // -o json errors are objects on standard output, so that whoever asked for JSON can always parse
@@ -265,6 +266,23 @@ void AddOutput(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+CLI::App* AddInferProgram(CLI::App& app, Options& options) {
+  CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
+  infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
+  infer->add_option("--output", options.program_file, "file of the program")->required();
+  return infer;
+}
+
+CLI::App* AddEvalProgram(CLI::App& app, Options& options) {
+  CLI::App* eval = app.add_subcommand("eval-program", "compile the loss of a checkpoint's model");
+  eval->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
+  eval->add_option("--length", options.eval.sequence_length, "tokens of a row; 0: as trained")
+      ->check(CLI::NonNegativeNumber);
+  eval->add_option("--batch", options.eval.batch, "rows at a time")->check(CLI::Range(1, 65536));
+  eval->add_option("--output", options.program_file, "file of the program")->required();
+  return eval;
+}
+
 CLI::App* AddImport(CLI::App& app, Options& options) {
   CLI::App* import =
       app.add_subcommand("import", "make a job spec of another tool's configuration");
@@ -406,9 +424,8 @@ int Main(int argc, char** argv) {
   const CLI::App* import = AddImport(app, options);
   const CLI::App* estimate = AddEstimate(app, options);
   const CLI::App* evaluate = AddEvaluate(app, options);
-  CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
-  infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
-  infer->add_option("--output", options.program_file, "file of the program")->required();
+  const CLI::App* infer = AddInferProgram(app, options);
+  const CLI::App* eval = AddEvalProgram(app, options);
   CLI::App* data = app.add_subcommand("data-request", "check a spec for terrace data");
   AddSpec(*data, options);
   data->add_option("--request", options.program_file, "file to write")->required();
@@ -444,6 +461,9 @@ int Main(int argc, char** argv) {
   if (estimate->parsed()) return Exit(options, PrintEstimate(options.estimate));
   if (evaluate->parsed()) return Exit(options, PrintEvaluation(options.evaluate));
   if (data->parsed()) return Exit(options, WriteDataRequest(options.spec, options.program_file));
+  if (eval->parsed()) {
+    return Exit(options, WriteEvalProgram(options.checkpoint, options.eval, options.program_file));
+  }
   if (infer->parsed()) {
     return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));
   }

@@ -209,19 +209,51 @@ absl::Status WriteDataRequest(const std::string& spec_path, const std::string& o
   return WriteSyncedFile(output, request.SerializeAsString());
 }
 
-absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {
-  ASSIGN_OR_RETURN(v1::JobSpec spec, SpecOfCheckpoint(checkpoint));
-  ASSIGN_OR_RETURN(*spec.mutable_model()->mutable_config_json(),
+namespace {
+
+// A checkpoint's model and what its job says of it.
+struct CheckpointModel {
+  v1::JobSpec spec;
+  Model model;
+
+  InferInput Input() const {
+    InferInput input;
+    input.model = &model;
+    input.job = spec.name();
+    input.sequence_length = spec.data().sequence_length();
+    SetPrecisions(spec.train(), model.config.layers, &input.precisions);
+    input.threads = static_cast<int>(CoreCount());
+    return input;
+  }
+};
+
+// `sequence_length`: 0 is the job's.
+absl::StatusOr<CheckpointModel> ReadCheckpointModel(const std::string& checkpoint,
+                                                    int64_t sequence_length) {
+  CheckpointModel read;
+  ASSIGN_OR_RETURN(read.spec, SpecOfCheckpoint(checkpoint));
+  ASSIGN_OR_RETURN(*read.spec.mutable_model()->mutable_config_json(),
                    ReadTextFile(checkpoint + "/config.json", kModelConfigBytesMax));
-  const int64_t length = spec.data().sequence_length();
-  ASSIGN_OR_RETURN(const Model model, ReadModel(spec));
-  InferInput input;
-  input.model = &model;
-  input.job = spec.name();
-  input.sequence_length = length;
-  SetPrecisions(spec.train(), model.config.layers, &input.precisions);
-  input.threads = static_cast<int>(CoreCount());
-  ASSIGN_OR_RETURN(const v1::Program program, CompileInfer(input));
+  if (sequence_length > 0) read.spec.mutable_data()->set_sequence_length(sequence_length);
+  ASSIGN_OR_RETURN(read.model, ReadModel(read.spec));
+  return read;
+}
+
+}  // namespace
+
+absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {
+  ASSIGN_OR_RETURN(const CheckpointModel read, ReadCheckpointModel(checkpoint, 0));
+  ASSIGN_OR_RETURN(const v1::Program program, CompileInfer(read.Input()));
+  return WriteSyncedFile(output, SerializeProgram(program));
+}
+
+absl::Status WriteEvalProgram(const std::string& checkpoint, const EvalProgramOptions& options,
+                              const std::string& output) {
+  ASSIGN_OR_RETURN(const CheckpointModel read,
+                   ReadCheckpointModel(checkpoint, options.sequence_length));
+  InferInput input = read.Input();
+  input.batch = options.batch;
+  ASSIGN_OR_RETURN(const v1::Program program, CompileEval(input));
   return WriteSyncedFile(output, SerializeProgram(program));
 }
 

@@ -1,5 +1,5 @@
-// The coordinator's compiler as a tool on one machine: plan, explain and the program of `terrace
-// generate`.
+// The coordinator's compiler as a tool on one machine: plan, explain and the programs of `terrace
+// generate` and `terrace eval`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,5 +34,13 @@ absl::Status WriteDataRequest(const std::string& spec_path, const std::string& o
 // Writes the inference program for a checkpoint: the model in its config.json, the length and
 // precision in the spec of its manifest.json.
 absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output);
+
+struct EvalProgramOptions {
+  int64_t sequence_length = 0;  // 0: that of the spec
+  int64_t batch = 1;            // rows
+};
+// The same of the loss of rows.
+absl::Status WriteEvalProgram(const std::string& checkpoint, const EvalProgramOptions& options,
+                              const std::string& output);
 
 }  // namespace terrace

@@ -367,9 +367,14 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
   return CompileSteps(input, &job);
 }
 
-absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
+namespace {
+
+// A program of one rank that has weights and no optimizer. `append` adds its sequence.
+absl::StatusOr<v1::Program> CompileForward(const InferInput& input, int64_t batch,
+                                           void (*append)(const compiler::StageContext&,
+                                                          const ForwardOptions&, Graph*)) {
   const Model& model = *input.model;
-  ForwardOptions forward = {.batch = 1, .sequence = input.sequence_length};
+  ForwardOptions forward = {.batch = batch, .sequence = input.sequence_length};
   ASSIGN_OR_RETURN(forward.precisions, compiler::PrecisionsOf(input.precisions));
 
   v1::Program program;
@@ -377,7 +382,9 @@ absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
   program.set_stages(1);
   program.set_ranks(1);
   program.set_threads(input.threads);
-  program.mutable_rules()->set_micro_batch(1);
+  program.mutable_rules()->set_micro_batch(static_cast<uint32_t>(batch));
+  program.mutable_rules()->set_micro_batches(1);
+  program.mutable_rules()->set_data_parallel(1);
   program.mutable_rules()->set_sequence_length(input.sequence_length);
   program.mutable_rules()->set_vocabulary(model.config.vocabulary);
 
@@ -388,16 +395,27 @@ absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
       {.begin = 0, .end = static_cast<int>(model.config.layers), .first = true, .last = true}};
   const Parameters parameters(model, all, parallel, {.with_optimizer = false}, &graph);
   forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
-  compiler::AppendInfer({.model = model,
-                         .layout = layout,
-                         .parallel = parallel,
-                         .parameters = parameters,
-                         .chunks = all},
-                        forward, &graph);
+  append({.model = model,
+          .layout = layout,
+          .parallel = parallel,
+          .parameters = parameters,
+          .shape = {},
+          .chunks = all},
+         forward, &graph);
   RETURN_IF_ERROR(
       Finish({.model = &model, .parameters = &parameters, .rope_table = forward.rope_table},
              PagePolicy::kNever, &graph, &program));
   return program;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
+  return CompileForward(input, /*batch=*/1, &compiler::AppendInfer);
+}
+
+absl::StatusOr<v1::Program> CompileEval(const InferInput& input) {
+  return CompileForward(input, input.batch, &compiler::AppendEval);
 }
 
 }  // namespace terrace

@@ -60,6 +60,7 @@ struct InferInput {
   const Model* model = nullptr;
   std::string job;  // named in the program
   int64_t sequence_length = 0;
+  int64_t batch = 1;      // rows of "eval"
   v1::Layout precisions;  // its fields of that name alone count
   int threads = 1;
 };
@@ -67,5 +68,7 @@ struct InferInput {
 // sequence_length tokens, the logits of one position (the row index of LOAD_PROMPT). No gradients,
 // no optimizer state.
 absl::StatusOr<v1::Program> CompileInfer(const InferInput& input);
+// The same with "eval": LOAD_BATCH of `batch` rows, their loss.
+absl::StatusOr<v1::Program> CompileEval(const InferInput& input);
 
 }  // namespace terrace
