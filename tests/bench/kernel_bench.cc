@@ -194,15 +194,6 @@ std::vector<Work> StepOps(int threads) {
         "update_int8 " + name, Op::kUpdateInt8, UpdateAttrs{.weight_decay = 0.1f, .block = kBlock},
         {vector(n), vector(n), codes, codes, vector(4), vector(4), scales, scales}, threads);
   };
-  const auto muon = [&](int64_t rows, int64_t columns, MatmulPrecision precision) {
-    const TensorShape x = Dense(DType::kF32, {rows, columns});
-    const std::string name = std::to_string(rows) + "x" + std::to_string(columns) +
-                             (precision == MatmulPrecision::kBF16 ? " bf16" : " f32");
-    return OpWork(
-        "update_matrix " + name, Op::kUpdateMatrix,
-        UpdateAttrs{.rule = OptimizerRule::kMuon, .iterations = 5, .precision = precision},
-        {x, x, x, {}, vector(4), vector(4)}, threads);
-  };
   const auto encode = [&](Format format, bool back) {
     constexpr int64_t kElements = 32 << 20;
     const BlockAttrs attrs = {.format = format};
@@ -228,9 +219,6 @@ std::vector<Work> StepOps(int threads) {
           rounded("32 Mi", 32 << 20),
           halves("32 Mi", 32 << 20),
           int8("32 Mi", 32 << 20),
-          muon(768, 3072, MatmulPrecision::kF32),
-          muon(768, 3072, MatmulPrecision::kBF16),
-          muon(2048, 2048, MatmulPrecision::kBF16),
           sum(Format::kInt8Linear),
           sum(Format::kFP8),
           sum(Format::kInt4Linear),
