@@ -147,8 +147,9 @@ struct GenerateOptions {
 struct EvalOptions {
   std::string checkpoint;
   std::vector<std::string> data;
-  int64_t length = 0;  // tokens of a row; 0: as trained
-  int64_t batch = 8;   // rows at a time
+  int64_t length = 0;         // tokens of a row; 0: as trained
+  int64_t batch = 8;          // rows at a time
+  std::string chat_template;  // empty: the job's
 };
 struct CertsOptions {
   enum Action { kInit, kIssue, kRotate, kList, kToken };

@@ -437,7 +437,9 @@ class CommandLine {
         ->required();
     eval->add_option("--length", eval_.length, "Tokens of a row; 0: as it was trained")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0, 1'000'000'000));
+    eval->add_option("--chat-template", eval_.chat_template,
+                     "Template of conversations (.jinja); without it the job's");
     eval->add_option("--batch", eval_.batch, "Rows at a time")
         ->capture_default_str()
         ->check(CLI::Range(1, 65'536));

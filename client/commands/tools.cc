@@ -58,8 +58,9 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
   if (folder.path().empty())
     return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
   const std::string program = folder.path() + "/infer.pb";
-  const auto compiled = RunToEnd(
-      *compiler, {"infer-program", "--checkpoint", options.checkpoint, "--output", program});
+  const auto compiled =
+      RunToEnd(*compiler, {"infer-program", "--checkpoint", options.checkpoint, "--output", program,
+                           "-o", global.json() ? "json" : "text"});
   if (!compiled.ok()) return Fail(global, compiled.status());
   if (*compiled != 0) return *compiled;
   const auto status = RunToEnd(
@@ -80,9 +81,10 @@ int EvalCommand(const GlobalOptions& global, const EvalOptions& options) {
   if (folder.path().empty())
     return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
   const std::string program = folder.path() + "/eval.pb";
-  const auto compiled = RunToEnd(*compiler, {"eval-program", "--checkpoint", options.checkpoint,
-                                             "--length", absl::StrCat(options.length), "--batch",
-                                             absl::StrCat(options.batch), "--output", program});
+  const auto compiled =
+      RunToEnd(*compiler, {"eval-program", "--checkpoint", options.checkpoint, "--length",
+                           absl::StrCat(options.length), "--batch", absl::StrCat(options.batch),
+                           "--output", program, "-o", global.json() ? "json" : "text"});
   if (!compiled.ok()) return Fail(global, compiled.status());
   if (*compiled != 0) return *compiled;
   std::vector<std::string> arguments = {"eval",
@@ -95,6 +97,8 @@ int EvalCommand(const GlobalOptions& global, const EvalOptions& options) {
                                         "-o",
                                         global.json() ? "json" : "table"};
   for (const std::string& data : options.data) arguments.insert(arguments.end(), {"--data", data});
+  if (!options.chat_template.empty())
+    arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
   const auto status = RunToEnd(*rank, arguments);
   return status.ok() ? *status : Fail(global, status.status());
 }

@@ -270,6 +270,7 @@ CLI::App* AddInferProgram(CLI::App& app, Options& options) {
   CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
   infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
   infer->add_option("--output", options.program_file, "file of the program")->required();
+  infer->add_option("-o", options.output, "of errors")->check(CLI::IsMember({"text", "json"}));
   return infer;
 }
 
@@ -277,9 +278,10 @@ CLI::App* AddEvalProgram(CLI::App& app, Options& options) {
   CLI::App* eval = app.add_subcommand("eval-program", "compile the loss of a checkpoint's model");
   eval->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
   eval->add_option("--length", options.eval.sequence_length, "tokens of a row; 0: as trained")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1'000'000'000));
   eval->add_option("--batch", options.eval.batch, "rows at a time")->check(CLI::Range(1, 65536));
   eval->add_option("--output", options.program_file, "file of the program")->required();
+  eval->add_option("-o", options.output, "of errors")->check(CLI::IsMember({"text", "json"}));
   return eval;
 }
 

@@ -130,6 +130,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"tie_encoder_decoder", "", kNoEffect, "there is no encoder"},
       {"add_cross_attention", kRotary, kNoEffect, "the family has none"},
       {"add_cross_attention", "opt", kNoEffect, "the family has none"},
+      {"activation_dropout", "opt", kNoEffect, "the family does not apply it"},
       {"tf_legacy_loss", "", kNoEffect, "belongs to TensorFlow"},
       {"attn_implementation", "", kNoEffect, kKernel},
       {"_attn_implementation", "", kNoEffect, kKernel},

@@ -116,6 +116,9 @@ absl::Status WriteObject(const Json& json, const fs::path& path) {
                          json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
+// Families whose class in transformers has a pad_token_id where the config has none.
+constexpr const char* kPadsByDefault[] = {"phi3", "olmo2", "opt"};
+
 void SetIds(const SpecialTokens& special, Json* json) {
   if (special.stops.size() == 1) {
     (*json)["eos_token_id"] = special.stops[0];
@@ -171,6 +174,11 @@ absl::StatusOr<std::string> CompleteModelConfig(std::string_view config_json, ke
   json["torch_dtype"] = TorchName(dtype);
   SetIds(special, &json);
   if (!json.contains("eos_token_id")) json["eos_token_id"] = nullptr;
+  // Every row is trained, and the table may not have the one that the class takes for padding.
+  const Json type = json.value("model_type", Json());
+  const bool pads = std::find(std::begin(kPadsByDefault), std::end(kPadsByDefault), type) !=
+                    std::end(kPadsByDefault);
+  if (pads && !json.contains("pad_token_id")) json["pad_token_id"] = nullptr;
   return json.dump(2) + "\n";
 }
 

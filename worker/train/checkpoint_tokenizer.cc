@@ -17,7 +17,7 @@ constexpr int64_t kConfigLimitBytes = 16 << 20;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::string& checkpoint) {
+absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(checkpoint));
   v1::JobSpec spec;
   google::protobuf::util::JsonParseOptions parse;
@@ -26,6 +26,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::stri
     return absl::DataLossError(
         absl::StrCat(checkpoint, ": the job spec in manifest.json does not parse"));
   }
+  return spec;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::string& checkpoint) {
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(checkpoint));
   const std::filesystem::path folder(checkpoint);
   const std::string& trained = spec.data().tokenizer();
   if (trained == "bytes") {

@@ -16,6 +16,9 @@
 
 namespace terrace {
 
+// Of the job that wrote the checkpoint, as its manifest has it.
+absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint);
+
 // The copy in the checkpoint's folder, so that it may be moved to another machine; else the file
 // that the job names.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::string& checkpoint);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`terrace eval`: the loss of a checkpoint on texts is that of the job's own evaluation (which transformers_test.py holds against
-transformers), whatever the batch; every token but the first is predicted once, of prompts with completions the answers."""
+transformers), whatever the batch; streams are read without gaps, documents alone, of conversations the answers."""
 import json
 import math
+import random
 import unittest
 
 from support import LLAMA, TerraceTest, learnable_text
@@ -54,13 +55,50 @@ class EvalTest(TerraceTest):
         self.assertEqual((short["sequence_length"], short["results"][0]["predicted"]), (4, 996))
         self.assertGreater(short["results"][0]["loss"], one[0]["loss"])
 
-    def test_of_prompts_with_completions_the_answers_count(self):
-        checkpoint, _ = self.checkpoint()
-        lines = [{"prompt": "the king saw ", "completion": "bread."}, {"prompt": "a shepherd took ", "completion": "the ark."}]
-        file = self.write("answers.jsonl", "\n".join(json.dumps(line) for line in lines) + "\n")
-        result, = self.eval(checkpoint, file)["results"]
-        self.assertGreaterEqual(result["predicted"], len("bread.") + len("the ark."))
-        self.assertLessEqual(result["predicted"], len("bread.") + len("the ark.") + 2, "and the ends of the two")
+    def lines(self, name, count, seed):
+        """Prompts of which two in three are short of a row and one is longer, with answers that follow from them."""
+        source, rows = random.Random(seed), []
+        for i in range(count):
+            word = "".join(source.choice("abcd") for _ in range(3))
+            rows.append({"prompt": f"{word * (1 if i % 3 else 14)}: ", "completion": f"{word}, so it is"})
+        return self.write(name, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def test_documents_are_read_as_the_job_reads_them(self):
+        train, held_out = self.lines("train.jsonl", 96, 5), self.lines("held_out.jsonl", 24, 6)
+        for changes, counted in (({"data.samples": "documents"}, "answers"), ({"data.samples": "packed"}, "answers"),
+                                 ({"data.samples": "documents", "data.loss_on": "all"}, "all")):
+            with self.subTest(str(changes)):
+                # As many batches as have every row once, which a first look at the file says.
+                job = self.job({"model.config": LLAMA, "data.train": str(train), "data.validation": str(held_out),
+                                "data.sequence_length": LENGTH, "train.global_batch": 1, "train.steps": 40,
+                                "train.eval_batches": 32 if counted == "all" else 24, **changes})
+                result = self.train(job)
+                answer = self.eval(result.done["checkpoint"], held_out)
+                self.assertEqual((answer["samples"], answer["loss_on"]), ("documents", counted))
+                mine, = answer["results"]
+                answers = 24 * len("abc, so it is")
+                self.assertEqual(mine["predicted"], answers if counted == "answers" else mine["tokens"] - 24)
+                if changes["data.samples"] == "documents":
+                    self.assertAlmostEqual(mine["loss"], result.events("eval")[-1]["loss"], delta=1e-6 * mine["loss"])
+                text = self.terrace("eval", result.done["checkpoint"], "--data", held_out).out
+                self.assertEqual("answers alone count" in text, counted == "answers")
+                self.assertIn("each document alone", text)
+
+    def test_conversations_take_the_jobs_template(self):
+        template = self.write("turns.jinja", "{% for m in messages %}<{{ m.role }}>{% generation %}{{ m.content }}{% endgeneration %}\n{% endfor %}")
+        other = self.write("other.jinja", "{% for m in messages %}{{ m.role }} says {% generation %}{{ m.content }}{% endgeneration %}!{% endfor %}")
+        rows = [{"messages": [{"role": "user", "content": f"{word}?"}, {"role": "assistant", "content": f"{word}."}]}
+                for word in ("aab", "bba", "abab", "bbb")] * 6
+        chats = self.write("chats.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        job = self.job({"model.config": LLAMA, "data.train": str(chats), "data.validation": str(chats), "data.chat_template": str(template),
+                        "data.samples": "documents", "data.sequence_length": 64, "train.global_batch": 1, "train.eval_batches": 24,
+                        "train.steps": 60})
+        result = self.train(job)
+        checkpoint, expected = result.done["checkpoint"], result.events("eval")[-1]["loss"]
+        mine, = self.eval(checkpoint, chats)["results"]
+        self.assertAlmostEqual(mine["loss"], expected, delta=1e-6 * expected)
+        theirs, = self.eval(checkpoint, chats, **{"chat-template": other})["results"]
+        self.assertGreater(abs(theirs["loss"] - expected), 0.01 * expected)
 
     def test_what_cannot_be_is_refused(self):
         checkpoint, _ = self.checkpoint()
@@ -70,8 +108,14 @@ class EvalTest(TerraceTest):
                                  (("--data", self.held_out, "--length", "4096"), ("4096", "64"))):
             with self.subTest(words[0]):
                 self.refused(self.terrace("eval", checkpoint, *arguments, code=None), *words)
-        self.refused(self.terrace("eval", self.folder, "--data", self.held_out, code=None), "manifest.json")
-        self.assertNotEqual(self.terrace("eval", checkpoint, "--data", one, code=None).code, 0)
+        for flags in ((), ("-o", "json")):
+            result = self.terrace("eval", self.folder, "--data", self.held_out, *flags, code=None)
+            self.refused(result, "manifest.json")
+            self.assertNotEqual(result.code, 0)
+        self.assertIn("manifest.json", json.loads(result.out)["error"]["message"])
+        # Nothing is computed before all is known to be there, and nothing is left behind.
+        result = self.terrace("eval", checkpoint, "--data", self.held_out, "--data", "nowhere.txt", code=None)
+        self.refused(result, "nowhere.txt")
 
 
 if __name__ == "__main__":
