@@ -4,7 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands/commands.h"
 #include "client/print.h"
@@ -30,6 +33,36 @@ class TemporaryFolder {
   std::string path_;
 };
 
+// The coordinator's compiler makes a program of the checkpoint's model by its subcommand, a rank
+// executes it. `arguments`: the rank's, its subcommand first, given a folder that lasts as long.
+int WithProgram(const GlobalOptions& global, const std::string& subcommand,
+                const std::vector<std::string>& more, const std::string& checkpoint,
+                absl::FunctionRef<std::vector<std::string>(const std::string& folder)> arguments) {
+  const auto compiler = SiblingProgram("terrace-coordinator");
+  if (!compiler.ok()) return Fail(global, compiler.status());
+  const auto rank = SiblingProgram("terrace-rank");
+  if (!rank.ok()) return Fail(global, rank.status());
+  TemporaryFolder folder;
+  if (folder.path().empty())
+    return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
+  const std::string program = folder.path() + "/program.pb";
+  std::vector<std::string> compile = {subcommand,
+                                      "--checkpoint",
+                                      checkpoint,
+                                      "--output",
+                                      program,
+                                      "-o",
+                                      global.json() ? "json" : "text"};
+  compile.insert(compile.end(), more.begin(), more.end());
+  const auto compiled = RunToEnd(*compiler, compile);
+  if (!compiled.ok()) return Fail(global, compiled.status());
+  if (*compiled != 0) return *compiled;
+  std::vector<std::string> run = arguments(folder.path());
+  run.insert(run.end(), {"--program", program, "--checkpoint", checkpoint});
+  const auto status = RunToEnd(*rank, run);
+  return status.ok() ? *status : Fail(global, status.status());
+}
+
 }  // namespace
 
 int ToolCommand(const GlobalOptions& global, const ToolOptions& options) {
@@ -48,59 +81,38 @@ int CompilerToolCommand(const GlobalOptions& global, const ToolOptions& options)
   return Fail(global, Exec(*program, arguments));
 }
 
-// The coordinator's compiler makes the forward program, a rank executes it.
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options) {
-  const auto compiler = SiblingProgram("terrace-coordinator");
-  if (!compiler.ok()) return Fail(global, compiler.status());
-  const auto rank = SiblingProgram("terrace-rank");
-  if (!rank.ok()) return Fail(global, rank.status());
-  TemporaryFolder folder;
-  if (folder.path().empty())
-    return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
-  const std::string program = folder.path() + "/infer.pb";
-  const auto compiled =
-      RunToEnd(*compiler, {"infer-program", "--checkpoint", options.checkpoint, "--output", program,
-                           "-o", global.json() ? "json" : "text"});
-  if (!compiled.ok()) return Fail(global, compiled.status());
-  if (*compiled != 0) return *compiled;
-  const auto status = RunToEnd(
-      *rank, {"generate", "--program", program, "--checkpoint", options.checkpoint, "--prompt",
-              options.prompt, "--tokens", absl::StrCat(options.tokens), "--temperature",
-              absl::StrCat(options.temperature), "--top-k", absl::StrCat(options.top_k), "--seed",
-              absl::StrCat(options.seed), "-o", global.json() ? "json" : "text"});
-  return status.ok() ? *status : Fail(global, status.status());
+  return WithProgram(global, "infer-program", {}, options.checkpoint,
+                     [&](const std::string& /*folder*/) {
+                       return std::vector<std::string>{"generate",
+                                                       "--prompt",
+                                                       options.prompt,
+                                                       "--tokens",
+                                                       absl::StrCat(options.tokens),
+                                                       "--temperature",
+                                                       absl::StrCat(options.temperature),
+                                                       "--top-k",
+                                                       absl::StrCat(options.top_k),
+                                                       "--seed",
+                                                       absl::StrCat(options.seed),
+                                                       "-o",
+                                                       global.json() ? "json" : "text"};
+                     });
 }
 
-// As GenerateCommand.
 int EvalCommand(const GlobalOptions& global, const EvalOptions& options) {
-  const auto compiler = SiblingProgram("terrace-coordinator");
-  if (!compiler.ok()) return Fail(global, compiler.status());
-  const auto rank = SiblingProgram("terrace-rank");
-  if (!rank.ok()) return Fail(global, rank.status());
-  TemporaryFolder folder;
-  if (folder.path().empty())
-    return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
-  const std::string program = folder.path() + "/eval.pb";
-  const auto compiled =
-      RunToEnd(*compiler, {"eval-program", "--checkpoint", options.checkpoint, "--length",
-                           absl::StrCat(options.length), "--batch", absl::StrCat(options.batch),
-                           "--output", program, "-o", global.json() ? "json" : "text"});
-  if (!compiled.ok()) return Fail(global, compiled.status());
-  if (*compiled != 0) return *compiled;
-  std::vector<std::string> arguments = {"eval",
-                                        "--program",
-                                        program,
-                                        "--checkpoint",
-                                        options.checkpoint,
-                                        "--cache",
-                                        folder.path() + "/tokens",
-                                        "-o",
-                                        global.json() ? "json" : "table"};
-  for (const std::string& data : options.data) arguments.insert(arguments.end(), {"--data", data});
-  if (!options.chat_template.empty())
-    arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
-  const auto status = RunToEnd(*rank, arguments);
-  return status.ok() ? *status : Fail(global, status.status());
+  const std::vector<std::string> shape = {"--length", absl::StrCat(options.length), "--batch",
+                                          absl::StrCat(options.batch)};
+  return WithProgram(
+      global, "eval-program", shape, options.checkpoint, [&](const std::string& folder) {
+        std::vector<std::string> arguments = {"eval", "--cache", folder + "/tokens", "-o",
+                                              global.json() ? "json" : "table"};
+        for (const std::string& data : options.data)
+          arguments.insert(arguments.end(), {"--data", data});
+        if (!options.chat_template.empty())
+          arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
+        return arguments;
+      });
 }
 
 // The coordinator's program reads the spec, a rank's the data.
