@@ -145,7 +145,7 @@ kernels::UpdateAttrs UpdateBy(const kernels::OptimizerRow& rule,
           .epsilon = static_cast<float>(optimizer.epsilon())};
 }
 
-// Of Muon: a matrix whose norm is below this is not made longer. That of torch.optim.Muon.
+// Muon divides no matrix by a norm below this, and torch.optim.Muon has the same.
 constexpr float kLeastNorm = 1e-7f;
 
 // bf16 is what Muon's authors iterate in; f16 has too small a range for the polynomial.

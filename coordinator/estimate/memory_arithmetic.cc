@@ -170,7 +170,7 @@ class Estimator {
   double StateBytes(double count, const kernels::FormatRow& moments) const {
     return (in_.bf16 ? 4 : 0) + count * moments.BitsAnElement() / 8;
   }
-  // What a rule of whole matrices leaves out has AdamW's.
+  // AdamW keeps the moments of what a rule of whole matrices leaves out.
   double MomentsEach(const kernels::OptimizerRow& rule) const {
     if (!rule.whole_matrix) return rule.moments;
     const int others = kernels::RowOf(kernels::OptimizerRule::kAdamw).moments;

@@ -31,8 +31,8 @@ struct RotaryRule {
   bool whole_only = true;  // the family's code rotates the whole head
   // Angles are scaled by longrope or not at all, and "yarn" is an old name of it.
   bool longrope_only = false;
-  // What original_max_position_embeddings is where it does not stand beside the other keys of the
-  // config; the class then reads none in rope_parameters. 0: as other classes.
+  // The class takes this for original_max_position_embeddings where that does not stand beside the
+  // other keys of the config, and reads none in rope_parameters. 0: as other classes.
   int64_t trained = 0;
 };
 

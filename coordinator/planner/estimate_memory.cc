@@ -44,7 +44,7 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double elemen
   }
   // Statistics of the norms and the attention stay f32.
   const int64_t statistics = kF32Bytes * (config.heads / tp + std::max<int64_t>(1, 2 / sp));
-  // What a norm gives after a block nobody keeps.
+  // Nobody keeps what a norm gives after a block.
   const int64_t norms = config.norm_after ? 0 : 2 * config.hidden;
   const int64_t again = norms + config.intermediate / tp;
   const int64_t dropped = model_.dropped_attention / tp;

@@ -87,7 +87,7 @@ struct EstimatedStage {  // of a layout
 
   double trained_share() const { return Share(trained, parameters); }
   double coded_share() const { return Share(coded, parameters); }
-  // Of a parameter that is trained, on average.
+  // An average over the parameters that are trained.
   double moments_each() const { return trained == 0 ? 0 : Share(moments, trained); }
   double back_share() const { return Share(back_layers, layers); }
   static double Share(int64_t part, int64_t all) {
@@ -146,7 +146,8 @@ struct EstimateModel {
   int64_t embedding_moments = 0, head_moments = 0;
   int64_t first_trained_layer = -1;
   double flops_per_token = 0;
-  // Of a rule of whole matrices: what it computes for a layer, on average, and the largest matrix.
+  // What a rule of whole matrices computes for a layer, on average, and the largest matrix that it
+  // updates; zeros with other rules.
   double update_flops = 0;
   kernels::NewtonSchulzShape update_matrix = {};
 };

@@ -134,7 +134,7 @@ class Forward {
   int64_t local_sequence() const { return options_.sequence / parallel_.context(); }
   kernels::TokenShare share() const;
   Slice Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
-  // What the first product of a block reads of the residual stream.
+  // Returns what the first product of a block reads of the residual stream.
   Slice Entered(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
   void RmsNorm(Slice x, Slice weight, Slice y, const std::string& name);
   void Linear(Slice x, Slice weight, Slice bias, Slice y, kernels::MatmulPrecision precision,
