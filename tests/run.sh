@@ -5,4 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 deploy/setup.sh --with-tests
 python3 tests/tidy/tidy_test.py
-ctest --test-dir build/release --output-on-failure --timeout 300 --parallel 3 -LE slow "$@"
+ctest --test-dir build/release --output-on-failure --timeout 300 --parallel 2 -LE slow "$@"

@@ -343,11 +343,13 @@ class MetricsTest(ServiceTest):
         url = f"https://localhost:{port}/metrics"
 
         def scraped():
+            """The page answers before the coordinator has filled it for the first time."""
             try:
-                return urllib.request.urlopen(url, context=member, timeout=10).read().decode()
+                page = urllib.request.urlopen(url, context=member, timeout=10).read().decode()
             except urllib.error.URLError:
                 return None
-        self.assertIn("terrace_jobs", self.wait_until(scraped, "the metrics are served"))
+            return page if "terrace_jobs" in page else None
+        self.wait_until(scraped, "the metrics with the jobs are served")
         with self.assertRaises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(url, context=stranger, timeout=10)
         self.assertEqual(refused.exception.code, 403)
