@@ -1,6 +1,6 @@
-// What lies in the workspace of kUpdateMatrix on a CPU rank: the matrix u of OptimizerRule::kMuon
-// and its successor in the iteration, the two square matrices between them, and the scratch of sums
-// and products.
+// The workspace of kUpdateMatrix on a CPU rank has the matrix u of OptimizerRule::kMuon and its
+// successor in the iteration, the two square matrices between them, and the scratch of sums and
+// products.
 //
 // Read by kernels/op_cost.cc (how large) and kernels/cpu/update_matrix.cc (where). Thread-safe: no
 // state.
@@ -24,7 +24,7 @@ struct NewtonSchulzShape {
   bool from_left() const { return rows <= columns; }
   int64_t side() const { return std::min(rows, columns); }
   int64_t longer() const { return std::max(rows, columns); }
-  // Of one iteration's products: the square, its square, and that times the matrix.
+  // An iteration has three products: the square, its square, and that times the matrix.
   int64_t Flops() const { return 2 * side() * side() * (2 * longer() + side()); }
 };
 

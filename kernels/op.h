@@ -417,7 +417,7 @@ struct UpdateAttrs {
   RoundingAttrs rounding = {};
   int64_t block = 0;      // of kUpdateInt8: elements of a moment that share a scale
   float lr_scale = 1.0f;  // times the schedule's learning rate
-  // Of kUpdateMatrix alone.
+  // The next three belong to kUpdateMatrix alone.
   float step_scale = 1.0f;                            // times the step, but not its weight decay
   int64_t iterations = 0;                             // of Newton and Schulz
   MatmulPrecision precision = MatmulPrecision::kF32;  // of their products

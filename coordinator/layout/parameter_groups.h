@@ -37,7 +37,7 @@ struct TensorUpdate {
 TensorUpdate UpdateOf(const v1::OptimizerSpec& optimizer, const ModelConfig& config,
                       const Tensor& tensor);
 
-// Whether a rule of whole matrices can update the tensor: it is a matrix of a layer.
+// True for a matrix of a layer, which a rule of whole matrices can update.
 bool IsLayerMatrix(const Tensor& tensor);
 
 // What is wrong with the groups for this model, one sentence each: a pattern that matches no

@@ -29,8 +29,8 @@ int64_t GradientBytes(const v1::Layout& layout);
 double MasterShare(const v1::Layout& layout);
 double WeightShare(const v1::Layout& layout);
 double GradientShare(const v1::Layout& layout);
-// What one moment takes relative to f32 weights: MomentShare with the scales of its blocks,
-// CodeShare without.
+// One moment takes this much relative to f32 weights: MomentShare counts the scales of its blocks,
+// CodeShare does not.
 double MomentShare(const v1::Layout& layout, const ModelConfig& config);
 double CodeShare(const v1::Layout& layout);
 
@@ -95,7 +95,7 @@ struct EstimatedStage {  // of a layout
   }
 };
 
-// What the optimizer reads and writes, in f32 weights: the gradient, moments twice, weights
+// The optimizer reads and writes this much, in f32 weights: the gradient, moments twice, weights
 // twice; and what the next step makes of them first.
 double Updated(const v1::Layout& layout, const EstimatedStage& stage);
 
@@ -146,8 +146,8 @@ struct EstimateModel {
   int64_t embedding_moments = 0, head_moments = 0;
   int64_t first_trained_layer = -1;
   double flops_per_token = 0;
-  // What a rule of whole matrices computes for a layer, on average, and the largest matrix that it
-  // updates; zeros with other rules.
+  // A rule of whole matrices computes this much for a layer, on average, and this is the largest
+  // matrix that it updates; zeros with other rules.
   double update_flops = 0;
   kernels::NewtonSchulzShape update_matrix = {};
 };

@@ -67,7 +67,7 @@ void CheckRounding(SpecReader& reader, const v1::TrainSpec& train) {
                  "train.precision bf16 or fp8");
 }
 
-// What a rule of whole matrices cannot be combined with, and which groups have another rule.
+// Refuses what no rule of whole matrices can be combined with, and a group's rule without one.
 void CheckWholeMatrices(SpecReader& reader, const v1::JobSpec& spec) {
   const v1::OptimizerSpec& optimizer = spec.train().optimizer();
   const bool whole = optimizer.name() == "muon";

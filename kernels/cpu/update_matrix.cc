@@ -113,7 +113,7 @@ class NewtonSchulz {
     work_ = {context.threads, place, scratch_.work_bytes};
   }
 
-  // What is iterated on: at first the direction, at last its orthogonal neighbour.
+  // The iteration turns this, the direction at first, into the orthogonal matrix near it.
   const TensorView& x() const { return x_; }
 
   Status Run() {

@@ -95,7 +95,7 @@ bool MayReadTf32(const OpCase& op_case) {
   return false;
 }
 
-// Of weights that Muon has updated with products of fewer bits: a bf16 operand's rounding, and that
+// Products of fewer bits change the weights that Muon updates: a bf16 operand's rounding, and that
 // of tf32, an eighth of it, is made larger by an iteration that is steepest where values are small.
 double IterationBound(const OpCase& op_case) {
   constexpr double kBF16 = 1.0 / 256;
