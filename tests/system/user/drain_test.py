@@ -7,7 +7,7 @@ import subprocess
 import unittest
 import urllib.request
 
-from service import ServiceTest, free_port, samples_of
+from service import ServiceTest, free_port
 from support import BIN, INVALID_INPUT, NOT_FOUND, OK, ROOT
 
 ENDLESS = {"train.steps": 100_000}
@@ -44,11 +44,8 @@ class DrainTest(ServiceTest):
             table = self.cli("nodes").out
             self.assertIn("worker-0: drained (new disk): no job is placed here until `terrace drain worker-0 --disable`", table)
             self.assertRegex(self.cli("drain").out, r"NODE +STATE +JOBS +SINCE.*\nworker-0 +drained +- .*new disk")
-            # Metrics are of the last moment at which they were gathered.
-            self.wait_until(lambda: samples_of(self.metrics(self.coordinator_metrics))["terrace_workers", (("state", "drained"),)] == 1,
-                            "the metrics show the drained worker")
-            samples = samples_of(self.metrics(self.coordinator_metrics))
-            self.assertEqual(samples["terrace_job_restarts_total", (("cause", "drained"),)], 1)
+            self.wait_for_samples((("terrace_workers", (("state", "drained"),)), 1),
+                                  (("terrace_job_restarts_total", (("cause", "drained"),)), 1))
             with urllib.request.urlopen(f"http://{self.web}/api/v1/nodes", timeout=10) as response:
                 [node] = [node for node in json.load(response)["nodes"] if node["name"] == "worker-0"]
             self.assertEqual(node["state"], "drained")

@@ -67,9 +67,8 @@ class HangTest(ServiceTest):
         with self.subTest("the events"):
             watcher.wait_for(lambda event: event["event"] == "state" and event["reason"] == "RANK_HANGS" and named in event["message"])
         with self.subTest("metrics of the coordinator and of the worker"):
-            samples = samples_of(self.metrics(self.coordinator_metrics))
+            samples = self.wait_for_samples((("terrace_job_hangs_total", (("process", "stopped"),)), 1))
             self.assertGreater(samples["terrace_job_hang_seconds", (("job", job), ("rank", "1"))], 4)
-            self.assertEqual(samples["terrace_job_hangs_total", (("process", "stopped"),)], 1)
             address, = (node["metrics_address"] for node in self.nodes())
             self.assertGreater(samples_of(self.metrics(address))["terrace_rank_standing_seconds", (("job", job), ("rank", "1"))], 4)
         with self.subTest("what is written down"):

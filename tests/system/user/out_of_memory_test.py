@@ -12,7 +12,7 @@ import shutil
 import signal
 import unittest
 
-from service import ServiceTest, samples_of
+from service import ServiceTest
 from support import BIN, GPT, losses_of
 
 MIB = 1 << 20
@@ -69,9 +69,6 @@ class GrowingTest(ServiceTest):
         device = [line for line in plan["memory"] if line.get("tier", "DEVICE") in ("DEVICE", "TIER_UNSPECIFIED")]
         return int(device[0]["arena_bytes"])
 
-    def series(self):
-        return samples_of(self.metrics(self.coordinator_metrics))
-
     def assert_went_on(self, spec, step, layout, losses):
         """What was done after the change is what a job does that begins at that step with that layout."""
         again = self.deep_job({"layout.micro_batch": layout["micro_batch"], "layout.recompute": layout.get("recompute", "none")})
@@ -103,7 +100,7 @@ class OutOfMemoryTest(GrowingTest):
         self.assertIn("outside the arenas it holds", adjustment["cause"])
         self.assertGreater(int(status["learned_external_bytes"]), ALLOWED)
         self.assertIn("adjusted", self.cli("status", job).out)
-        self.assertEqual(self.series()["terrace_job_adjustments_total", (("rung", "micro_batch"),)], 1)
+        self.wait_for_samples((("terrace_job_adjustments_total", (("rung", "micro_batch"),)), 1))
         told = self.cli("watch", job, "-o", "json").out
         self.assertIn("memory ran out: goes on from the checkpoint", told)
 
@@ -132,7 +129,7 @@ class OutOfMemoryTest(GrowingTest):
         self.assertTrue(2 <= int(adjustment["step"]) < len(expected), "it was ended at a step's boundary, not killed")
         for word in words:
             self.assertIn(word, adjustment["change"])
-        self.assertEqual(self.series()["terrace_job_adjustments_total", (("rung", rung),)], 1)
+        self.wait_for_samples((("terrace_job_adjustments_total", (("rung", rung),)), 1))
         self.assertEqual(losses_of(self.cli("watch", job, "-o", "json").out), expected)
 
     def test_the_rung_below_a_smaller_micro_batch_is_recompute(self):

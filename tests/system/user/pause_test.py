@@ -73,7 +73,7 @@ class PauseTest(ServiceTest):
             self.assertGreater(causes["paused"], LONGER_THAN_ANY_LIMIT_SECONDS)
             self.assertEqual(causes["recovering"], 0)
             self.assertAlmostEqual(sum(causes.values()), wall, delta=0.01)
-            self.assertEqual(samples_of(self.metrics(self.coordinator_metrics))["terrace_jobs", (("state", "paused"),)], 1)
+            self.wait_for_samples((("terrace_jobs", (("state", "paused"),)), 1))
         with self.subTest("paused again, nothing changes"):
             version = self.status(job)["version"]
             self.assertEqual(self.cli("pause", job, "-o", "json").json()["version"], version)

@@ -4,7 +4,7 @@
 import pathlib
 import unittest
 
-from service import ServiceTest, samples_of
+from service import ServiceTest
 from support import INVALID_INPUT, NOT_FOUND, OK, USAGE
 
 ENDLESS = {"train.steps": 1_000_000}
@@ -27,7 +27,7 @@ class PreemptTest(ServiceTest):
         self.cli("watch", high, code=OK)
         self.wait_for_steps(low, step + 1)
         self.assertRegex(self.cli("status", low).out, r"(?m)^preempted +1 time$")
-        self.assertEqual(samples_of(self.metrics(self.coordinator_metrics))["terrace_job_preemptions_total", ()], 1)
+        self.wait_for_samples((("terrace_job_preemptions_total", ()), 1))
 
         with self.subTest("a job that is requeued lets the next one start"):
             other = self.submit(self.job({"train.steps": 5}))

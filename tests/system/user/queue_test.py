@@ -5,7 +5,7 @@ import re
 import time
 import unittest
 
-from service import ServiceTest, samples_of
+from service import ServiceTest
 from support import FAILURE, INVALID_INPUT, NOT_FOUND, OK, RESOURCES, USAGE
 
 ENDLESS = {"train.steps": 1_000_000}
@@ -44,10 +44,7 @@ class TimeLimitTest(ServiceTest):
         self.assertGreaterEqual(ended["held_seconds"], 4)
         self.assertEqual(self.checkpoints(path)[-1].name.lstrip("step-0"), str(step).lstrip("0"))
         self.assertRegex(self.cli("ls", "--all").out, rf"{job} +FAILED +TIME_LIMIT")
-        def counted():  # what is scraped is up to a second old
-            samples = samples_of(self.metrics(self.coordinator_metrics))
-            return samples if samples["terrace_job_time_limits_total", ()] == 1 else None
-        samples = self.wait_until(counted, "the limit is counted", seconds=10)
+        samples = self.wait_for_samples((("terrace_job_time_limits_total", ()), 1))
         self.assertEqual(samples["terrace_job_time_limit_seconds", (("job", job),)], 4)
 
         again = self.submit(path)

@@ -138,6 +138,13 @@ class ServiceTest(TerraceTest):
     def wait_for_steps(self, job, steps):
         return self.wait_until(lambda: self.step_of(job) >= steps, f"{job} has done {steps} steps")
 
+    def wait_for_samples(self, *expected):
+        """The coordinator's page when it holds all of `expected`: ((name, labels), value). It is up to two seconds old."""
+        def gathered():
+            samples = samples_of(self.metrics(self.coordinator_metrics))
+            return samples if all(samples.get(key) == value for key, value in expected) else None
+        return self.wait_until(gathered, f"the coordinator's metrics show {expected}", seconds=20)
+
     def metrics(self, address):
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
             return response.read().decode()
