@@ -5,7 +5,7 @@ import pathlib
 import unittest
 
 from service import ServiceTest
-from support import INVALID_INPUT, NOT_FOUND, OK, USAGE
+from support import CANCELLED, INVALID_INPUT, NOT_FOUND, OK, USAGE
 
 ENDLESS = {"train.steps": 1_000_000}
 
@@ -39,6 +39,46 @@ class PreemptTest(ServiceTest):
             self.cli("requeue", "nobody-9", code=NOT_FOUND)
         self.cli("cancel", "--force", low)
         self.assertIn("it has ended already", self.cli("requeue", low, code=INVALID_INPUT).err)
+
+    def test_a_job_on_several_workers_gives_way_to_one_that_needs_several_and_goes_on_to_the_bit(self):
+        self.start_service(3)
+        two = {"resources.nodes": 2, "layout.dp": 2, "train.schedule": {"name": "constant"}, "checkpoint.keep": 0}
+        alone, path = self.submit(self.job(ENDLESS)), self.job({**two, **ENDLESS})
+        self.wait_for_steps(alone, 3)
+        low = self.submit(path)
+        self.wait_for_steps(low, 5)
+        before = {rank["worker"] for rank in self.status(low)["placement"]["ranks"]}
+        self.assertEqual(len(before), 2)
+
+        high = self.submit(self.job({**two, "train.steps": 10, "priority": 10}))
+        self.cli("watch", high, code=OK)
+        self.assertEqual({rank["worker"] for rank in self.status(high)["placement"]["ranks"]}, before)
+        self.assertEqual([self.status(job)["preemptions"] for job in (low, alone)], [1, 0], "one job of two workers, not two jobs")
+        self.assertEqual(self.status(alone)["state"], "RUNNING")
+        step = int(self.status(low)["progress"]["checkpoint_step"])
+        self.wait_for_steps(low, step + 5)
+        self.cli("cancel", low)
+        watched = self.cli("watch", low, "-o", "json", code=CANCELLED)
+        last = max(watched.losses)
+        self.assertEqual([event["step"] for event in watched.events("step")], list(range(1, last + 1)), "each step once")
+        self.assertEqual(self.status(low)["restarts"], 0)
+
+        with self.subTest("a job that nobody stopped ends alike"):
+            undisturbed = self.job({**two, "train.steps": last})
+            self.assertEqual(self.cli("watch", self.submit(undisturbed), "-o", "json").losses, watched.losses)
+            for name in ("model.safetensors", "optimizer.safetensors"):
+                ended, wanted = (self.checkpoints(which)[-1] / name for which in (path, undisturbed))
+                self.assertEqual(ended.read_bytes(), wanted.read_bytes(), name)
+        with self.subTest("two jobs of one worker each stop for one of two"):
+            jobs = [alone, *(self.submit(self.job(ENDLESS)) for _ in range(2))]
+            for job in jobs:
+                self.wait_for_steps(job, 3)
+            self.cli("watch", self.submit(self.job({**two, "train.steps": 10, "priority": 10})), code=OK)
+            self.assertEqual(sorted(self.status(job)["preemptions"] for job in jobs), [0, 1, 1])
+            for job in jobs:
+                self.wait_for_steps(job, int(self.status(job)["progress"]["checkpoint_step"]) + 1)
+                self.assertEqual(self.status(job)["restarts"], 0)
+        self.cli("cancel", "--force", *jobs)
 
 
 class SweepTest(ServiceTest):
