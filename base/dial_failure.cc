@@ -46,8 +46,8 @@ constexpr std::array kCauses = {
     Cause{"Failed parsing HTTP/2", false, kOther},
     Cause{"Failed parsing HTTP/2", true, kOther},
     Cause{"Socket closed", false,
-          "it closed the connection, as one does that wants TLS: give --tls-ca, --tls-cert and "
-          "--tls-key"},
+          "it closed the connection: it has just ended, or it wants TLS (give --tls-ca, --tls-cert "
+          "and --tls-key)"},
     Cause{"SETTINGS", false,
           "something accepts connections there but does not answer: it is busy, "
           "stopped or no coordinator"},
@@ -59,8 +59,10 @@ constexpr std::array kCauses = {
 std::string_view Explanation(std::string_view error, Dialed dialed) {
   if (dialed != Dialed::kPlain && error.find("Socket closed") != std::string_view::npos) {
     return dialed == Dialed::kTls
-               ? "it wants a certificate: give --tls-cert and --tls-key"
-               : "it refused the certificate in --tls-cert: give one that its authority signed";
+               ? "it has just ended, or it wants a certificate: give --tls-cert and --tls-key"
+               : "it has just ended, or it refused the certificate in --tls-cert: give one that "
+                 "its "
+                 "authority signed";
   }
   for (const Cause& cause : kCauses) {
     if (cause.tls == (dialed != Dialed::kPlain) && error.find(cause.seen) != std::string_view::npos)

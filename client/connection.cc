@@ -187,10 +187,21 @@ class GrpcConnection final : public Connection {
     const auto stream = backups_->Backup(&context, v1::BackupRequest());
     v1::BackupChunk chunk;
     absl::Status visited;
-    while (visited.ok() && stream->Read(&chunk)) visited = visit(chunk);
+    bool begun = false;
+    while (visited.ok() && stream->Read(&chunk)) {
+      begun = true;
+      visited = visit(chunk);
+    }
     if (!visited.ok()) context.TryCancel();
     const grpc::Status status = stream->Finish();
-    return visited.ok() ? FromGrpc(status, "Backup") : visited;
+    if (!visited.ok()) return visited;
+    if (begun && status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      return absl::UnavailableError(
+          absl::StrCat("the coordinator at ", address_, " ended while it sent the backup (",
+                       CleanLine(status.error_message(), kSaidBytesMax),
+                       "), and nothing was written: try again when it is back"));
+    }
+    return FromGrpc(status, "Backup");
   }
   absl::StatusOr<v1::GetMemoryResponse> GetMemory(const std::string& id) override {
     v1::GetMemoryRequest request;

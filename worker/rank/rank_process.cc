@@ -41,7 +41,7 @@ constexpr int64_t kGroupTimeoutMs = 600'000;
 constexpr int64_t kAfterWatchdogMs = 60'000;
 constexpr int64_t kLeftAloneMs = int64_t{30} * 24 * 3600 * 1000;
 // A rank of an earlier epoch is killed before this one starts, but may take a moment to die.
-constexpr int64_t kDirectoryLockPatienceMs = 10'000;
+constexpr LockPatience kDirectoryLockPatience = {.ms = 10'000, .earlier_ms = 60'000};
 
 // The program is that of another stage or of another job when this fails.
 absl::Status CheckPlace(const v1::Program& program, const v1::RankConfig& config) {
@@ -223,7 +223,10 @@ absl::Status RankProcess::PrepareCheckpoints() {
   if (directory.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckCheckpointDirectory(directory, config_.rank()));
   if (config_.rank() == 0) {
-    auto lock = DirectoryLock::Take(directory, config_.job(), kDirectoryLockPatienceMs);
+    auto lock =
+        DirectoryLock::Take(directory, {config_.job(), config_.epoch()}, kDirectoryLockPatience);
+    if (absl::IsUnavailable(lock.status()))  // the next try may find the folder free
+      return WithReason(lock.status(), v1::REASON_RANK_DIED);
     if (!lock.ok()) return WithReason(lock.status(), v1::REASON_CHECKPOINT_ERROR);
     directory_lock_ = *std::move(lock);
   }

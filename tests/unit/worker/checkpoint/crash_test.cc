@@ -160,7 +160,7 @@ TEST(ConcurrentWriterTest, TheLockOfTheJobDoesNotStopItsOwnWriter) {
   StateFixture state;
   state.Add("w", {8});
   state.Fill(1);
-  const auto job = DirectoryLock::Take(folder.path(), "books-7", 0);
+  const auto job = DirectoryLock::Take(folder.path(), {"books-7", 1}, {0, 0});
   ASSERT_TRUE(job.ok());
   EXPECT_TRUE(WriteCheckpoint(folder.path(), {.step = 1}, state.state(), {}).ok());
 }
