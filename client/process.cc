@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -27,6 +29,54 @@ std::vector<char*> Argv(const std::string& program, const std::vector<std::strin
   argv.push_back(nullptr);
   return argv;
 }
+
+// From its construction on the signals that end a process wait; from HandTo on the child gets them
+// in the place of this process, until the destructor puts back what was.
+class HandedOnSignals {
+ public:
+  HandedOnSignals() {
+    sigemptyset(&set_);
+    for (const int signal : kEndingSignals) sigaddset(&set_, signal);
+    pthread_sigmask(SIG_BLOCK, &set_, &mask_before_);
+  }
+  ~HandedOnSignals() {
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    for (size_t i = 0; handed_ && i < kEndingSignals.size(); ++i)
+      sigaction(kEndingSignals[i], &before_[i], nullptr);
+    Unblock();
+  }
+  void Unblock() const { pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr); }
+
+  void HandTo(pid_t child) {
+    child_ = child;
+    seen_ = 0;
+    struct sigaction action = {};
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
+      seen_ = signal;
+      // A terminal sends its signal to the child as well.
+      if (info->si_code != SI_KERNEL) kill(child_, signal);
+    };
+    for (size_t i = 0; i < kEndingSignals.size(); ++i) {
+      sigaction(kEndingSignals[i], nullptr, &before_[i]);
+      const bool ignored = before_[i].sa_handler == SIG_IGN;  // by nohup, for one
+      if (!ignored) sigaction(kEndingSignals[i], &action, nullptr);
+    }
+    handed_ = true;
+    Unblock();
+  }
+  int seen() const { return seen_; }  // 0: none
+
+ private:
+  static constexpr std::array kEndingSignals = {SIGINT, SIGTERM, SIGHUP};
+  // A signal handler has no argument of ours.
+  static inline std::atomic<pid_t> child_ = 0;
+  static inline std::atomic<int> seen_ = 0;
+
+  sigset_t set_, mask_before_;
+  std::array<struct sigaction, kEndingSignals.size()> before_ = {};
+  bool handed_ = false;
+};
 
 int Decode(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
@@ -51,17 +101,22 @@ absl::Status Exec(const std::string& program, const std::vector<std::string>& ar
 absl::StatusOr<int> RunToEnd(const std::string& program,
                              const std::vector<std::string>& arguments) {
   const std::vector<char*> argv = Argv(program, arguments);
+  HandedOnSignals signals;
   const pid_t pid = fork();
   if (pid < 0)
     return absl::InternalError(absl::StrCat("cannot start ", program, ": ", std::strerror(errno)));
   if (pid == 0) {
+    signals.Unblock();
     execv(program.c_str(), argv.data());
     _exit(kExecFailed);
   }
+  signals.HandTo(pid);
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  return Decode(status);
+  const int code = Decode(status);
+  const int signal = signals.seen();
+  return code == 0 && signal != 0 ? 128 + signal : code;  // what comes next is not to be begun
 }
 
 absl::StatusOr<BackgroundProcess> BackgroundProcess::Start(

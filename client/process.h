@@ -21,7 +21,9 @@ absl::StatusOr<std::string> SiblingProgram(std::string_view name);
 // Replaces this process. Returns only on failure.
 absl::Status Exec(const std::string& program, const std::vector<std::string>& arguments);
 
-// Runs to the end, standard output and error inherited. The exit status, or 128 + signal.
+// Runs to the end, standard output and error inherited. The exit status, or 128 + signal. SIGINT,
+// SIGTERM and SIGHUP that come meanwhile end the child, not this process, which can then clean up.
+// One call at a time.
 absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::string>& arguments);
 
 // A background child in a process group of its own (a terminal's Ctrl-C does not reach it), its

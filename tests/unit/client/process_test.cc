@@ -2,6 +2,8 @@
 #include "client/process.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -13,6 +15,34 @@ TEST(ProcessTest, RunToEndReturnsTheExitStatus) {
   EXPECT_EQ(*RunToEnd("/bin/sh", {"-c", "exit 7"}), 7);
   EXPECT_EQ(*RunToEnd("/bin/sh", {"-c", "kill -9 $$"}), 128 + 9);
   EXPECT_EQ(*RunToEnd("/nonexistent/program", {}), 127);
+}
+
+TEST(ProcessTest, ASignalEndsTheChildAndNotItsParent) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t self = getpid();
+    std::thread sender([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      kill(self, signal);
+    });
+    const auto started = std::chrono::steady_clock::now();
+    EXPECT_EQ(*RunToEnd("/bin/sleep", {"30"}), 128 + signal);
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(10));
+    sender.join();
+    struct sigaction after = {};
+    sigaction(signal, nullptr, &after);
+    EXPECT_EQ(after.sa_handler, SIG_DFL);
+  }
+}
+
+TEST(ProcessTest, AChildThatEndsWellAfterASignalDoesNotHideIt) {
+  const pid_t self = getpid();
+  std::thread sender([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    kill(self, SIGTERM);
+  });
+  EXPECT_EQ(*RunToEnd("/bin/sh", {"-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done"}),
+            128 + SIGTERM);
+  sender.join();
 }
 
 TEST(ProcessTest, SiblingsThatAreMissingAreNamed) {
