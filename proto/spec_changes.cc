@@ -104,9 +104,21 @@ std::string LastPart(std::string path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// "8", "[a, b]"; of paths the last parts where only those are asked for.
-std::string ValueOf(const google::protobuf::Message& spec, const Watched& watched,
-                    bool last_parts = false) {
+enum class As {
+  kWritten,
+  kCompared,   // weights of a mixture by their shares, which are all that matters
+  kLastParts,  // of paths
+};
+
+// The sum of the weights of a mixture.
+double AllWeights(const v1::DataSpec& data) {
+  double all = 0;
+  for (const v1::MixtureSource& source : data.mixture()) all += source.weight();
+  return all;
+}
+
+// "8", "[a, b]".
+std::string ValueOf(const v1::JobSpec& spec, const Watched& watched, As as = As::kWritten) {
   const google::protobuf::Message* message = &spec;
   const google::protobuf::FieldDescriptor* field = nullptr;
   for (absl::string_view part : absl::StrSplit(Absl(watched.path), '.')) {
@@ -122,7 +134,7 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
     if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING) {
       value = field->is_repeated() ? reflection->GetRepeatedString(*message, field, i)
                                    : reflection->GetString(*message, field);
-      if (last_parts) value = LastPart(value);
+      if (as == As::kLastParts) value = LastPart(value);
       if (value.empty()) value = std::string(watched.otherwise);
     } else if (field->message_type() == v1::PrecisionRule::descriptor()) {
       const auto& rule =
@@ -131,7 +143,10 @@ std::string ValueOf(const google::protobuf::Message& spec, const Watched& watche
     } else if (field->message_type() == v1::MixtureSource::descriptor()) {
       const auto& source =
           static_cast<const v1::MixtureSource&>(reflection->GetRepeatedMessage(*message, field, i));
-      value = absl::StrFormat("%.15g", source.weight());
+      // Shares are kept to 2^-24 (worker/data/mixture/source_draw.h).
+      value = as == As::kCompared
+                  ? absl::StrFormat("%.12g", source.weight() / AllWeights(spec.data()))
+                  : absl::StrFormat("%.15g", source.weight());
       if (source.files() > 1) absl::StrAppend(&value, " of ", source.files(), " files");
     } else if (field->message_type() == v1::ParameterGroup::descriptor()) {
       const auto& group = static_cast<const v1::ParameterGroup&>(
@@ -197,12 +212,11 @@ std::vector<SpecChange> SpecChanges(const v1::JobSpec& then, const v1::JobSpec& 
   std::vector<SpecChange> changes;
   CompareConfigs(then.model().config_json(), now.model().config_json(), &changes);
   for (const Watched& watched : kWatched) {
-    std::string before = ValueOf(then, watched), after = ValueOf(now, watched);
-    if (before == after) continue;
-    const bool moved = watched.files && ValueOf(then, watched, /*last_parts=*/true) ==
-                                            ValueOf(now, watched, /*last_parts=*/true);
+    if (ValueOf(then, watched, As::kCompared) == ValueOf(now, watched, As::kCompared)) continue;
+    const bool moved = watched.files && ValueOf(then, watched, As::kLastParts) ==
+                                            ValueOf(now, watched, As::kLastParts);
     changes.push_back({std::string(watched.key.empty() ? watched.path : watched.key),
-                       std::move(before), std::move(after), watched.breaks && !moved});
+                       ValueOf(then, watched), ValueOf(now, watched), watched.breaks && !moved});
   }
   return changes;
 }

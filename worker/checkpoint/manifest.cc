@@ -97,8 +97,10 @@ Manifest FromJson(const Json& json) {
                        .job = json.at("job").get<std::string>(),
                        .spec_json = json.at("spec").dump()};
   if (json.contains("data")) {
-    manifest.data = {ParseTokenSum(json.at("data"), "train"),
-                     ParseTokenSum(json.at("data"), "validation")};
+    const Json& data = json.at("data");
+    manifest.data = {ParseTokenSum(data, "train"), ParseTokenSum(data, "validation")};
+    if (data.contains("sources"))
+      manifest.data.sources = data.at("sources").get<std::vector<int64_t>>();
   }
   if (json.contains("loss_scale"))
     manifest.training.loss_scale = ParseLossScale(json.at("loss_scale"));
@@ -187,6 +189,7 @@ absl::Status WriteManifest(std::string_view folder, const Manifest& manifest) {
   if (manifest.data.train.tokens > 0) json["data"]["train"] = ToJson(manifest.data.train);
   if (manifest.data.validation.tokens > 0)
     json["data"]["validation"] = ToJson(manifest.data.validation);
+  if (!manifest.data.sources.empty()) json["data"]["sources"] = manifest.data.sources;
   Json files = Json::array();
   for (const ManifestFile& file : manifest.files) {
     files.push_back({{"name", file.name},

@@ -102,6 +102,7 @@ class DocumentDataset final : public TokenDataset {
                        .weight = source_.sources[i].weight,
                        .tokens = train_tokens_[i],
                        .samples = train_->rows(static_cast<int>(i)).size(),
+                       .held_out = source_.validation.size() > 0 ? -1 : validation_[i].size(),
                        .drawn = drawn[i]});
     }
     return views;

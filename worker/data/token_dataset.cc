@@ -158,6 +158,22 @@ std::vector<SourceTokens> TokensOf(const std::vector<DataSourceFiles>& files,
 
 }  // namespace
 
+std::vector<std::string> TellNotHeldOut(const std::vector<SourceView>& sources,
+                                        double validation_fraction) {
+  std::vector<std::string> told;
+  const auto some = [](const SourceView& source) { return source.held_out > 0; };
+  if (std::none_of(sources.begin(), sources.end(), some)) return told;
+  for (const SourceView& source : sources) {
+    if (source.held_out != 0) continue;
+    told.push_back(absl::StrCat(
+        "evaluations see nothing of ", source.name, ": none of its documents begins in the last ",
+        100 * validation_fraction,
+        " % of its tokens (data.validation_fraction); raise that, add documents, or name "
+        "data.validation"));
+  }
+  return told;
+}
+
 absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
     const v1::DataSpec& spec, const v1::TrainSpec& train_spec, int64_t vocabulary,
     const DataProgress& progress, std::string_view model_config, TemplateProcess* templates) {
@@ -166,13 +182,16 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
   SourceOpener opener(spec, vocabulary, progress, model_config, templates);
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
-  const TokenSums sums = {SumOf(train), SumOf(validation)};
+  std::vector<SourceTokens> sources = TokensOf(files, train);
+  TokenSums sums = {SumOf(train), SumOf(validation)};
+  for (const SourceTokens& source : sources) {
+    if (sources.size() > 1) sums.sources.push_back(source.count);
+  }
   const bool windows = spec.samples() != "documents" && spec.samples() != "packed";
   if (windows && (HasPrompts(train) || HasPrompts(validation))) {
     log::Warn("the data has prompts with answers, and with data.samples: ", spec.samples(),
               " the loss counts both; data.samples: documents and packed count the answers alone");
   }
-  std::vector<SourceTokens> sources = TokensOf(files, train);
   std::unique_ptr<TokenDataset> dataset;
   if (!windows) {
     ASSIGN_OR_RETURN(const std::optional<int32_t> end_of_text, opener.EndOfText());
@@ -188,7 +207,7 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
                                           std::move(validation), train_spec.seed()));
   }
   dataset->special_tokens_ = opener.special_tokens();
-  dataset->sums_ = sums;
+  dataset->sums_ = std::move(sums);
   return dataset;
 }
 

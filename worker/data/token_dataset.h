@@ -42,9 +42,16 @@ struct SourceView {
   double weight = 1;    // its share of all samples
   int64_t tokens = 0;   // without those held out
   int64_t samples = 0;  // of an epoch of it
-  int64_t drawn = 0;    // by the steps that were asked about
+  // For the validation; negative: data.validation names others.
+  int64_t held_out = 0;
+  int64_t drawn = 0;  // by the steps that were asked about
   double epochs() const { return static_cast<double>(drawn) / static_cast<double>(samples); }
 };
+
+// Of a mixture of which some is held out, the sources of which nothing is: a sentence for each.
+// Evaluations see nothing of them.
+std::vector<std::string> TellNotHeldOut(const std::vector<SourceView>& sources,
+                                        double validation_fraction);
 
 enum class Split { kTrain, kValidation };
 

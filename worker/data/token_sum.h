@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace terrace {
 
@@ -23,6 +24,8 @@ struct TokenSum {
 struct TokenSums {
   TokenSum train;
   TokenSum validation;
+  // Of a mixture, the tokens of each source: the same tokens cut elsewhere are other samples.
+  std::vector<int64_t> sources = {};
 };
 
 TokenSum SumOf(const TokenSequence& tokens);

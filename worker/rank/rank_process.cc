@@ -261,11 +261,15 @@ absl::Status RankProcess::OpenDataset() {
 
 void RankProcess::TellSources() const {
   const v1::TrainSpec& train = config_.spec().train();
-  for (const SourceView& source : dataset_->Sources(train.steps(), train.global_batch())) {
+  const std::vector<SourceView> sources = dataset_->Sources(train.steps(), train.global_batch());
+  for (const SourceView& source : sources) {
     log::Info(absl::StrFormat(
         "data: %.1f %% of the samples from %s: %.2f epochs of %d samples in %d steps",
         100 * source.weight, source.name, source.epochs(), source.samples, train.steps()));
   }
+  for (const std::string& text :
+       TellNotHeldOut(sources, config_.spec().data().validation_fraction()))
+    reporter_->Warn(text);
 }
 
 // What all groups of this rank have in common.

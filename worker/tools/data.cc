@@ -147,7 +147,8 @@ class DataLook {
   Row row_;
 };
 
-absl::StatusOr<v1::DataResult> Look(const DataArgs& args, ProgressBar* bar) {
+absl::StatusOr<v1::DataResult> Look(const DataArgs& args, ProgressBar* bar,
+                                    std::vector<std::string>* remarks) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(args.request));
   v1::DataRequest request;
   if (!request.ParseFromArray(file.bytes().data(), static_cast<int>(file.bytes().size())))
@@ -158,6 +159,8 @@ absl::StatusOr<v1::DataResult> Look(const DataArgs& args, ProgressBar* bar) {
                        spec.data(), spec.train(), request.vocabulary(),
                        [&](std::string_view text, double fraction) { bar->Draw(text, fraction); },
                        spec.model().config_json()));
+  *remarks = TellNotHeldOut(dataset->Sources(spec.train().steps(), spec.train().global_batch()),
+                            spec.data().validation_fraction());
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Load(spec.data().tokenizer(), spec.model().config_json()));
   return DataLook(request, *dataset, *tokenizer)
@@ -213,11 +216,13 @@ void Print(const v1::DataResult& result, std::ostream& out) {
 }  // namespace
 
 int RunDataTool(const DataArgs& args, const ToolOutput& output) {
+  std::vector<std::string> remarks;
   const absl::StatusOr<v1::DataResult> result = [&] {
     ProgressBar bar(output);
-    return Look(args, &bar);
+    return Look(args, &bar, &remarks);
   }();
   if (!result.ok()) return FailTool(output, result.status());
+  for (const std::string& remark : remarks) output.err << "warning: " << remark << "\n";
   if (output.format == ToolFormat::kJson) {
     PrintJson(*result, output.out);
   } else {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/resume_point.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "proto/report/manifest_text.h"
@@ -57,6 +61,21 @@ void CompareTokens(const char* key, const TokenSum& then, const TokenSum& now,
   changes->push_back({absl::StrCat("the contents of ", key), text(then), text(now), true});
 }
 
+// A file that is moved from the end of one source to the beginning of the next leaves all tokens as
+// they were.
+void CompareBorders(const std::vector<int64_t>& then, const std::vector<int64_t>& now,
+                    std::vector<SpecChange>* changes) {
+  if (then.empty() || now.empty() || then == now) return;
+  const bool known = std::any_of(changes->begin(), changes->end(), [](const SpecChange& change) {
+    return change.breaks && absl::StrContains(change.key, "data.train");
+  });
+  if (known) return;
+  const auto text = [](const std::vector<int64_t>& sizes) {
+    return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]");
+  };
+  changes->push_back({"the tokens of each source of data.train", text(then), text(now), true});
+}
+
 absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec,
                           const TokenSums& data, ResumePoint* point) {
   ASSIGN_OR_RETURN(const std::optional<v1::JobSpec> then, SpecOf(from.path));
@@ -65,6 +84,7 @@ absl::Status CheckChanges(const CheckpointInfo& from, const v1::JobSpec& spec,
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(from.path));
   CompareTokens("data.train", manifest.data.train, data.train, &changes);
   CompareTokens("data.validation", manifest.data.validation, data.validation, &changes);
+  CompareBorders(manifest.data.sources, data.sources, &changes);
   std::string refusal = WhyNoContinuation(from.path, changes, spec);
   if (!refusal.empty()) return Refused(v1::REASON_WEIGHTS_ERROR, std::move(refusal));
   if (!changes.empty()) {

@@ -72,8 +72,30 @@ class MixtureTest(TerraceTest):
         second, _ = self.losses(self.mixed(halves))
         self.assertEqual(first, {step: loss for step, loss in whole.items() if step <= 13})
         self.assertEqual(second, {step: loss for step, loss in whole.items() if step > 13})
+        same = self.mixed({**halves, "train.steps": STEPS + 1}, weights=(0.75, 0.25))
+        self.assertNotIn("weights", " ".join(event["text"] for event in self.train(same).events("warning")))
         more = self.mixed({**halves, "train.steps": 30}, weights=(1, 1))
-        self.refused(self.terrace("run", more, code=None), "data.train's weights from [3, 1] to [1, 1]")
+        self.refused(self.terrace("run", more, code=None), "data.train's weights from [0.75, 0.25] to [1, 1]")
+
+    def test_a_border_between_sources_that_has_moved_is_noticed(self):
+        parts = {"checkpoint.directory": str(self.folder / "parts")}
+        one, two = learnable_text(20_000), learnable_text(10_000, seed=3)
+        self.write("one.txt", one)
+        self.write("two.txt", two)
+        self.train(self.mixed({**parts, "train.steps": 4}, prose="one.txt", digits="two.txt"))
+        self.write("one.txt", one[:15_000])
+        self.write("two.txt", one[15_000:] + two)
+        more = self.mixed({**parts, "train.steps": 8}, prose="one.txt", digits="two.txt")
+        self.refused(self.terrace("run", more, code=None), "the tokens of each source of data.train from [20000, 10000] to [15000, 15000]",
+                     "checkpoint.resume: always")
+
+    def test_a_source_that_evaluations_do_not_see_is_named(self):
+        long = self.write("long.jsonl", json.dumps({"text": "a" * 1500}) + "\n")
+        job = self.mixed({"data.samples": "documents", "data.validation_fraction": 0.05}, prose="digits.jsonl", digits=long.name)
+        told = "evaluations see nothing of " + str(long)
+        warnings = [event["text"] for event in self.train(job).events("warning")]
+        self.assertEqual(len([text for text in warnings if text.startswith(told)]), 1, warnings)
+        self.assertIn(told, self.terrace("data", job).err)
 
     def test_what_cannot_be_used_is_refused(self):
         whole = (self.folder / "prose.txt.gz").read_bytes()

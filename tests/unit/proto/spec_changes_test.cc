@@ -50,16 +50,25 @@ TEST(SpecChangesTest, OtherAnswersAndAnotherTemplateBreak) {
       "data.chat_template from nothing to /data/chat.jinja, data.loss_on from answers to all");
 }
 
-TEST(SpecChangesTest, OtherWeightsOfAMixtureBreak) {
-  v1::JobSpec then = Spec(), now = Spec();
-  for (v1::JobSpec* spec : {&then, &now}) {
-    spec->mutable_data()->add_mixture()->set_weight(0.5);
-    spec->mutable_data()->mutable_mixture(0)->set_files(2);
-  }
-  EXPECT_TRUE(SpecChanges(then, now).empty());
-  now.mutable_data()->mutable_mixture(0)->set_weight(2);
-  EXPECT_EQ(DescribeChanges(SpecChanges(then, now), true),
-            "data.train's weights from [0.5 of 2 files] to [2 of 2 files]");
+v1::JobSpec MixtureOf(double weight, double other) {
+  v1::JobSpec spec = Spec();
+  v1::MixtureSource* source = spec.mutable_data()->add_mixture();
+  source->set_weight(weight);
+  source->set_files(2);
+  spec.mutable_data()->add_mixture()->set_weight(other);
+  return spec;
+}
+
+TEST(SpecChangesTest, OtherSharesOfAMixtureBreak) {
+  EXPECT_TRUE(SpecChanges(MixtureOf(0.5, 1), MixtureOf(0.5, 1)).empty());
+  EXPECT_EQ(DescribeChanges(SpecChanges(MixtureOf(0.5, 1), MixtureOf(2, 1)), true),
+            "data.train's weights from [0.5 of 2 files, 1] to [2 of 2 files, 1]");
+}
+
+TEST(SpecChangesTest, WeightsOfTheSameSharesAreNoChange) {
+  EXPECT_TRUE(SpecChanges(MixtureOf(3, 1), MixtureOf(0.75, 0.25)).empty());
+  EXPECT_TRUE(SpecChanges(MixtureOf(7, 3), MixtureOf(0.7, 0.3)).empty());
+  EXPECT_FALSE(SpecChanges(MixtureOf(3, 1), MixtureOf(0.75, 0.2501)).empty());
 }
 
 TEST(SpecChangesTest, AnotherScheduleIsToldAndBreaksNothing) {

@@ -76,11 +76,13 @@ class WindowDataset final : public TokenDataset {
     const std::vector<int64_t> drawn = draw_.Counts(steps * global_batch);
     std::vector<SourceView> views;
     for (size_t i = 0; i < sources_.size(); ++i) {
-      views.push_back({.name = sources_[i].name,
-                       .weight = weights_[i],
-                       .tokens = sources_[i].train.count,
-                       .samples = sources_[i].train.count / sequence_length_,
-                       .drawn = drawn[i]});
+      views.push_back(
+          {.name = sources_[i].name,
+           .weight = weights_[i],
+           .tokens = sources_[i].train.count,
+           .samples = sources_[i].train.count / sequence_length_,
+           .held_out = validation_.count > 0 ? -1 : sources_[i].held_out.count / sequence_length_,
+           .drawn = drawn[i]});
     }
     return views;
   }

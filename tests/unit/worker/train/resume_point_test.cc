@@ -111,5 +111,17 @@ TEST_F(ResumePointTest, OtherTokensUnderTheSameNameBreak) {
               ElementsAre(HasSubstr("the contents of data.train")));
 }
 
+TEST_F(ResumePointTest, TheSameTokensCutElsewhereIntoSourcesBreak) {
+  data_ = {.train = {.tokens = 50, .hash = 0xabc}, .validation = {}, .sources = {30, 20}};
+  EXPECT_EQ(FindResumePoint(spec_, 1, data_).value().step, 20) << "an old one does not say";
+  Write(30);
+  EXPECT_TRUE(FindResumePoint(spec_, 1, data_).value().remarks.empty());
+  data_.sources = {20, 30};
+  EXPECT_THAT(Refusal(),
+              HasSubstr("the tokens of each source of data.train from [30, 20] to [20, 30]"));
+  data_.train.hash = 0xabd;
+  EXPECT_THAT(Refusal(), testing::Not(HasSubstr("each source"))) << "once is enough";
+}
+
 }  // namespace
 }  // namespace terrace

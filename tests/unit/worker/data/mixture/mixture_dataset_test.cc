@@ -144,6 +144,40 @@ TEST_F(MixtureTest, TheLastTokensOfEachSourceAreHeldOut) {
   EXPECT_NEAR(seen['B'], 240, 1);
 }
 
+TEST_F(MixtureTest, ASourceOfWhichNothingIsHeldOutIsTold) {
+  spec_.set_sequence_length(16);
+  spec_.set_validation_fraction(0.1);
+  Documents();
+  AddSource('a', {{4, 40}}, 1);
+  AddSource('b', {{16, 3}}, 1);  // the last of three begins before the last tenth
+  const auto dataset = Open().value();
+  const std::vector<SourceView> views = dataset->Sources(10, kBatch);
+  EXPECT_EQ(views[0].held_out, 4);
+  EXPECT_EQ(views[1].held_out, 0);
+  EXPECT_THAT(
+      TellNotHeldOut(views, spec_.validation_fraction()),
+      testing::ElementsAre(AllOf(HasSubstr("nothing of " + spec_.train(1)), HasSubstr("last 10 %"),
+                                 HasSubstr("data.validation_fraction"))));
+  spec_.add_validation(Put("v.jsonl", "{\"text\": \"abc\"}\n"));
+  EXPECT_TRUE(TellNotHeldOut(Open().value()->Sources(10, kBatch), 0.1).empty());
+}
+
+TEST_F(MixtureTest, TheSumsSayWhereASourceEnds) {
+  spec_.add_train(Put("a.txt", "aaaaaaaaaaaaaaaaaaaabbbbbbbbbb"));
+  AddWeight(1, 1);
+  spec_.add_train(Put("b.txt", "cccccccccccccccccccc"));
+  AddWeight(1, 1);
+  const TokenSums before = Open().value()->sums();
+  Put("a.txt", "aaaaaaaaaaaaaaaaaaaa");
+  Put("b.txt", "bbbbbbbbbbcccccccccccccccccccc");
+  const TokenSums moved = Open().value()->sums();
+  EXPECT_EQ(moved.train, before.train);
+  EXPECT_THAT(before.sources, testing::ElementsAre(30, 20));
+  EXPECT_THAT(moved.sources, testing::ElementsAre(20, 30));
+  spec_.clear_mixture();
+  EXPECT_TRUE(Open().value()->sums().sources.empty()) << "it is one source";
+}
+
 TEST_F(MixtureTest, DocumentsComeByTheirWeightsAndEachOnceAnEpoch) {
   spec_.set_sequence_length(8);
   Documents();
