@@ -270,6 +270,30 @@ void ReportGathers(const Evaluated& chosen, v1::Plan* plan) {
   }
 }
 
+// What a training step drops at random; a plan's time has it in the layers' passes.
+void ReportDropout(const DropoutConfig& dropout, v1::Plan* plan) {
+  std::vector<std::string> parts;
+  const auto add = [&parts](double rate, const char* of) {
+    if (rate > 0) parts.push_back(absl::StrCat(rate, " of ", of));
+  };
+  add(dropout.embedding, "the embeddings");
+  add(dropout.residual, "what blocks add to the residual stream");
+  add(dropout.adapter, "what adapters read");
+  if (parts.empty()) return;
+  plan->add_remarks(absl::StrCat("dropout: steps of training drop ", absl::StrJoin(parts, ", "),
+                                 "; evaluations drop nothing"));
+}
+
+// The lengths of documents are in the data, which a plan does not read.
+void ReportPackedRows(const v1::DataSpec& data, v1::Plan* plan) {
+  if (data.samples() != "packed") return;
+  plan->add_remarks(
+      absl::StrCat("data.samples: packed: the time and the FLOPs of attention are upper bounds, "
+                   "those of rows of "
+                   "one document of ",
+                   data.sequence_length(), " tokens; a row of shorter documents attends to less"));
+}
+
 void ReportPrograms(const Evaluated& chosen, v1::Plan* plan) {
   uint32_t instructions = 0;
   for (const v1::Program& program : chosen.programs) {
@@ -313,6 +337,8 @@ v1::Plan ReportPlan(const v1::JobSpec& spec, const Model& model, const Budget& b
     plan.add_remarks(absl::StrCat("layout.communication_dtype: ", older,
                                   " is now formats.reduce: ", older == "fp32" ? "f32" : older));
   }
+  ReportDropout(model.config.dropout, &plan);
+  ReportPackedRows(spec.data(), &plan);
   ReportGathers(chosen, &plan);
   ReportFrozen(chosen, &plan);
   for (v1::ParameterGroupLine& line : ParameterGroupLines(spec.train().optimizer(), model))

@@ -29,6 +29,15 @@ class DropoutTest(TerraceTest):
                 for step, loss in alone.items():
                     self.assertAlmostEqual(float(losses[step]), float(loss), delta=1e-5 * float(loss))
 
+    def test_a_plan_says_what_is_dropped(self):
+        adapters = {"model.config": LLAMA, "model.lora": {"rank": 4, "dropout": 0.3}}
+        for job, words in ((self.job_of(DROPPING, 4), "0.1 of the embeddings, 0.2 of what blocks add to the residual stream;"),
+                           (self.job_of(None, 4, adapters), "drop 0.3 of what adapters read;")):
+            remarks = [" ".join(remark.split()) for remark in self.terrace("plan", job, "-o", "json").json()["remarks"]]
+            self.assertEqual(len([remark for remark in remarks if words in remark]), 1, remarks)
+        self.assertIn("note   dropout: steps of training drop", self.terrace("plan", self.job_of(DROPPING, 4)).out)
+        self.assertNotIn("dropout", self.terrace("plan", self.job_of(LLAMA, 4)).out)
+
     def test_a_job_goes_on_as_if_it_had_not_stopped(self):
         for name, changes in (("config", {"model.config": DROPPING}),
                               ("adapters", {"model.config": LLAMA, "model.lora": {"rank": 4, "dropout": 0.3}})):

@@ -37,6 +37,12 @@ class PackedTest(TerraceTest):
         alone = self.terrace("data", self.packed("alone", {"data.samples": "documents"}), "--steps", 6, "-o", "json").json()
         self.assertLess(int(alone["tokens"]) / int(alone["positions"]), 0.4)
 
+    def test_a_plan_says_that_attention_is_an_upper_bound(self):
+        text = " ".join(self.terrace("plan", self.packed("plan")).out.split())
+        self.assertIn("the time and the FLOPs of attention are upper bounds, those of rows of one document of 64 tokens", text)
+        alone = self.terrace("plan", self.packed("alone", {"data.samples": "documents"})).out
+        self.assertNotIn("upper bounds", alone)
+
     def test_every_layout_trains_alike(self):
         one = self.losses("one")
         self.assertLess(one[-1], one[0] - 1)
