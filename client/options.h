@@ -150,6 +150,7 @@ struct EvalOptions {
   int64_t length = 0;         // tokens of a row; 0: as trained
   int64_t batch = 8;          // rows at a time
   std::string chat_template;  // empty: the job's
+  std::string tokenizer;      // empty: the checkpoint's
 };
 struct CertsOptions {
   enum Action { kInit, kIssue, kRotate, kList, kToken };

@@ -432,14 +432,19 @@ class CommandLine {
     On(generate, [this] { return GenerateCommand(global_, generate_); });
 
     CLI::App* eval = app_.add_subcommand("eval", "The loss of a trained checkpoint on texts");
-    eval->add_option("checkpoint", eval_.checkpoint, "Checkpoint folder")->required();
+    eval->add_option("checkpoint", eval_.checkpoint,
+                     "Checkpoint folder, or one that transformers wrote")
+        ->required();
     eval->add_option("--data", eval_.data, "Texts (.txt, .jsonl, compressed too) or token files")
         ->required();
-    eval->add_option("--length", eval_.length, "Tokens of a row; 0: as it was trained")
+    eval->add_option("--length", eval_.length,
+                     "Tokens of a row; 0: as it was trained, at most 1024 where no job says it")
         ->capture_default_str()
         ->check(CLI::Range(0, 1'000'000'000));
     eval->add_option("--chat-template", eval_.chat_template,
                      "Template of conversations (.jinja); without it the job's");
+    eval->add_option("--tokenizer", eval_.tokenizer,
+                     "bytes, tokenizer.json or *.model; without it the checkpoint's");
     eval->add_option("--batch", eval_.batch, "Rows at a time")
         ->capture_default_str()
         ->check(CLI::Range(1, 65'536));

@@ -111,6 +111,8 @@ int EvalCommand(const GlobalOptions& global, const EvalOptions& options) {
           arguments.insert(arguments.end(), {"--data", data});
         if (!options.chat_template.empty())
           arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
+        if (!options.tokenizer.empty())
+          arguments.insert(arguments.end(), {"--tokenizer", options.tokenizer});
         return arguments;
       });
 }

@@ -170,6 +170,7 @@ absl::Status AddProfile(const v1::JobSpec& spec, const std::string& path, Budget
 
 // The spec that trained a checkpoint, from its manifest.
 absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
+  if (HoldsForeignWeights(checkpoint)) return SpecOfForeignWeights();
   const std::string path = checkpoint + "/manifest.json";
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kManifestBytesMax));
   std::optional<v1::JobSpec> spec = SpecOfManifest(text);
@@ -227,15 +228,35 @@ struct CheckpointModel {
   }
 };
 
-// `sequence_length`: 0 is the job's.
+// Where no job says how long rows are; of models that have fewer positions, those.
+constexpr int64_t kForeignRowTokens = 1024;
+
+// `sequence_length`: what --length says; 0 is the job's.
 absl::StatusOr<CheckpointModel> ReadCheckpointModel(const std::string& checkpoint,
                                                     int64_t sequence_length) {
   CheckpointModel read;
   ASSIGN_OR_RETURN(read.spec, SpecOfCheckpoint(checkpoint));
   ASSIGN_OR_RETURN(*read.spec.mutable_model()->mutable_config_json(),
                    ReadTextFile(checkpoint + "/config.json", kModelConfigBytesMax));
-  if (sequence_length > 0) read.spec.mutable_data()->set_sequence_length(sequence_length);
-  ASSIGN_OR_RETURN(read.model, ReadModel(read.spec));
+  v1::DataSpec& data = *read.spec.mutable_data();
+  const bool has_length = data.sequence_length() > 0;
+  if (!has_length) data.set_sequence_length(1);
+  absl::StatusOr<Model> model = ReadModel(read.spec);
+  if (!model.ok()) {
+    return absl::Status(model.status().code(),
+                        absl::StrCat(checkpoint, "/config.json: ", model.status().message()));
+  }
+  read.model = *std::move(model);
+  const int64_t positions = read.model.config.max_positions;
+  if (sequence_length > positions) {
+    return absl::InvalidArgumentError(absl::StrCat("--length: got ", sequence_length,
+                                                   ", must be at most ", positions,
+                                                   ", the positions of the model"));
+  }
+  if (sequence_length == 0 && has_length) return read;
+  data.set_sequence_length(sequence_length > 0 ? sequence_length
+                                               : std::min(positions, kForeignRowTokens));
+  ASSIGN_OR_RETURN(read.model, ReadModel(read.spec));  // some angles depend on the length
   return read;
 }
 

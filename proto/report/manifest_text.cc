@@ -3,6 +3,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -68,6 +69,23 @@ std::optional<v1::JobSpec> SpecOfManifest(std::string_view text) {
   if (!google::protobuf::util::JsonStringToMessage(dumped, &spec, options).ok()) {
     return std::nullopt;
   }
+  return spec;
+}
+
+bool HoldsForeignWeights(const std::string& folder) {
+  const auto has = [&folder](const char* name) {
+    std::error_code error;
+    return std::filesystem::exists(std::filesystem::path(folder) / name, error);
+  };
+  return has("config.json") && !has("manifest.json") && !has("optimizer.safetensors");
+}
+
+v1::JobSpec SpecOfForeignWeights() {
+  v1::JobSpec spec;
+  spec.set_name("weights");
+  spec.mutable_data()->set_samples("stream");
+  spec.mutable_data()->set_loss_on("all");
+  spec.mutable_train()->set_precision("fp32");
   return spec;
 }
 

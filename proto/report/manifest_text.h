@@ -1,7 +1,8 @@
 // What the coordinator and ranks both know of a checkpoint's manifest.json (docs/formats.md): the
-// sum over its own text, and the spec in it.
+// sum over its own text, and the spec in it; and what stands for both where another program wrote
+// the weights.
 //
-// Pure. Thread-safe.
+// Pure, apart from HoldsForeignWeights, which looks at the names of files. Thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,5 +30,11 @@ absl::Status CheckManifestSeal(std::string_view text);
 
 // Of the job that wrote it; nothing where that cannot be read.
 std::optional<v1::JobSpec> SpecOfManifest(std::string_view text);
+
+// Whether the folder is one of transformers or the Hub: a config.json and no manifest. A checkpoint
+// that has lost its manifest is none: its optimizer's states tell it.
+bool HoldsForeignWeights(const std::string& folder);
+// What is taken for the job of such a folder: texts are read as one stream, computed in f32.
+v1::JobSpec SpecOfForeignWeights();
 
 }  // namespace terrace

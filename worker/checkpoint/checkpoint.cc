@@ -9,8 +9,10 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "proto/report/manifest_text.h"
 #include "worker/checkpoint/folder.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/tensor_files.h"
 
 namespace terrace {
 namespace {
@@ -110,8 +112,12 @@ absl::StatusOr<WholeCheckpoint> NewestWholeCheckpoint(std::string_view directory
                    "; restore a copy, or move them away to train from the beginning"));
 }
 
-absl::Status VerifyCheckpoint(std::string_view path) {
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(path));
+absl::Status VerifyCheckpoint(std::string_view path, CheckpointFiles files) {
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(path));
+  std::erase_if(manifest.files, [files](const ManifestFile& file) {
+    if (files == CheckpointFiles::kBeside && file.name == kModelFile) return true;
+    return files != CheckpointFiles::kAll && file.name == kOptimizerFile;
+  });
   RETURN_IF_ERROR(CheckSizes(path, manifest));
   for (const ManifestFile& file : manifest.files) {
     ASSIGN_OR_RETURN(const ManifestFile found, DescribeFile(path, file.name, file.checksum.kind));
@@ -121,6 +127,10 @@ absl::Status VerifyCheckpoint(std::string_view path) {
         ", the manifest says ", Describe(file.checksum), "; use an older checkpoint (ckpt ls)"));
   }
   return absl::OkStatus();
+}
+
+absl::Status VerifyWeights(const std::string& path, CheckpointFiles files) {
+  return HoldsForeignWeights(path) ? absl::OkStatus() : VerifyCheckpoint(path, files);
 }
 
 }  // namespace terrace

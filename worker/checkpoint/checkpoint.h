@@ -78,8 +78,17 @@ struct WholeCheckpoint {
 // NOT_FOUND when there are no checkpoints, DATA_LOSS when all are damaged: whether to begin anew is
 // for a person to say.
 absl::StatusOr<WholeCheckpoint> NewestWholeCheckpoint(std::string_view directory);
+
+// What of a checkpoint is looked at.
+enum class CheckpointFiles {
+  kAll,
+  kModel,   // all but the optimizer's states
+  kBeside,  // what lies beside the tensors: config and tokenizer
+};
 // Reads every byte and compares sizes and checksums. DATA_LOSS names the file and what differs.
-absl::Status VerifyCheckpoint(std::string_view path);
+absl::Status VerifyCheckpoint(std::string_view path, CheckpointFiles files = CheckpointFiles::kAll);
+// The same before weights are used; a folder that no job of ours wrote has no checksums and is OK.
+absl::Status VerifyWeights(const std::string& path, CheckpointFiles files);
 
 struct CheckpointHeader {
   int64_t step = 0;

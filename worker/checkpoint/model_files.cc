@@ -27,7 +27,7 @@ constexpr char kGenerationConfig[] = "generation_config.json";
 constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 constexpr char kSpecialTokensMap[] = "special_tokens_map.json";
 // What transformers looks for beside the main file of a tokenizer.
-constexpr const char* kCompanions[] = {kTokenizerConfig, kSpecialTokensMap, "chat_template.jinja",
+constexpr const char* kCompanions[] = {kTokenizerConfig, kSpecialTokensMap, kChatTemplateFile,
                                        "chat_template.json", kGenerationConfig};
 // Settings for generation that older configs hold; transformers reads them there only where there
 // is no generation_config.json.
@@ -195,6 +195,8 @@ absl::Status CopyModelFiles(const ModelSources& sources, std::string_view folder
     RETURN_IF_ERROR(Copy(main, target / (is_json ? "tokenizer.json" : "tokenizer.model")));
     folders.push_back(main.parent_path());
   }
+  if (!sources.chat_template.empty())
+    RETURN_IF_ERROR(Copy(sources.chat_template, target / kChatTemplateFile));
   // Settings and templates of the weights that training began with, where the tokenizer has none.
   if (fs::path(sources.weights).is_absolute()) folders.push_back(weights);
   for (const char* name : kCompanions) {

@@ -22,15 +22,19 @@ namespace terrace {
 absl::StatusOr<std::string> CompleteModelConfig(std::string_view config_json, kernels::DType dtype,
                                                 const SpecialTokens& special);
 
+inline constexpr char kChatTemplateFile[] = "chat_template.jinja";
+
 // Where the files of a model and its tokenizer lie.
 struct ModelSources {
-  std::string tokenizer;  // as in data.tokenizer; "bytes" has no files
-  std::string weights;    // as in model.init
+  std::string tokenizer;           // as in data.tokenizer; "bytes" has no files
+  std::string weights;             // as in model.init
+  std::string chat_template = {};  // as in data.chat_template
 };
 
 // Copies what belongs to the tokenizer into `folder` (its own file, tokenizer_config.json,
-// special_tokens_map.json, a chat template) and generation_config.json. A tokenizer that cannot be
-// read any more is logged, not an error: the weights matter more.
+// special_tokens_map.json, a chat template) and generation_config.json. A `chat_template` becomes
+// chat_template.jinja, which transformers prefers to all others. A tokenizer or a template that
+// cannot be read any more is logged, not an error: the weights matter more.
 absl::Status CopyModelFiles(const ModelSources& sources, std::string_view folder);
 
 // Makes the files of `folder` name the tokens of `special`, so that `transformers` ends a text

@@ -43,7 +43,8 @@ absl::Status WriteModelFiles(std::string_view folder, const CheckpointHeader& he
       const std::string config,
       CompleteModelConfig(spec.model().config_json(), kernels::DType::kF32, header.special));
   RETURN_IF_ERROR(WriteSyncedFile(PathIn(folder, "config.json"), config));
-  RETURN_IF_ERROR(CopyModelFiles({spec.data().tokenizer(), spec.model().init()}, folder));
+  RETURN_IF_ERROR(CopyModelFiles(
+      {spec.data().tokenizer(), spec.model().init(), spec.data().chat_template()}, folder));
   RETURN_IF_ERROR(NameSpecialTokens(header.special, folder));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, ListModelFiles(folder));
   for (const std::string& name : names) {

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<CheckpointVm>> CheckpointVm::Open(const std::stri
     return absl::InvalidArgumentError(
         absl::StrCat(program, ": has no sequence '", Absl(sequence), "'"));
   }
+  RETURN_IF_ERROR(VerifyWeights(checkpoint, CheckpointFiles::kModel));
   RETURN_IF_ERROR(FillInitialState(read, open->memory_->regions(), threads));
   RETURN_IF_ERROR(
       ReadWeights(checkpoint, {read, CoordinatesOf(read.grid(), 0), open->memory_->regions()}));

@@ -22,8 +22,10 @@ namespace terrace {
 
 class CheckpointVm {
  public:
-  // Checks the program and reads the weights. INVALID_ARGUMENT when it is for several ranks or has
-  // no sequence of that name; what reading and reserving memory say.
+  // Checks the program, compares the checksums of the checkpoint (others' weights have none) and
+  // reads the weights. INVALID_ARGUMENT when the program is for several ranks or has no sequence of
+  // that name; DATA_LOSS, with the file, when a byte has changed; what reading and reserving memory
+  // say.
   static absl::StatusOr<std::unique_ptr<CheckpointVm>> Open(const std::string& program,
                                                             const std::string& checkpoint,
                                                             std::string_view sequence);

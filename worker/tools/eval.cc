@@ -25,6 +25,8 @@
 #include "base/text/text_table.h"
 #include "nlohmann/json.hpp"
 #include "proto/tokens/token_file.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/model_files.h"
 #include "worker/data/chat/chat_renderer.h"
 #include "worker/data/document_samples.h"
 #include "worker/data/token_cache.h"
@@ -43,6 +45,7 @@ struct EvalOptions {
   std::string program, checkpoint, cache;
   std::vector<std::string> data;
   std::string chat_template;  // empty: the job's
+  std::string tokenizer;      // empty: the checkpoint's
   std::string output = "table";
 };
 
@@ -180,6 +183,15 @@ class EvalTexts {
 
   absl::Status ReadTokenizer(const std::string& path) {
     if (tokenizer_ != nullptr) return absl::OkStatus();
+    if (!options_.tokenizer.empty()) {
+      auto given = Tokenizer::Load(options_.tokenizer);
+      if (!given.ok()) {
+        return absl::Status(given.status().code(),
+                            absl::StrCat("--tokenizer: ", given.status().message()));
+      }
+      tokenizer_ = *std::move(given);
+      return absl::OkStatus();
+    }
     const bool named = std::any_of(data_.train().begin(), data_.train().end(), [](const auto& of) {
       const auto kind = DataFileKindOf(of);
       return kind.ok() && *kind != DataFileKind::kTokens;
@@ -188,22 +200,34 @@ class EvalTexts {
       return absl::InvalidArgumentError(absl::StrCat(
           path,
           ": a text needs a tokenizer, and the checkpoint's job read token files and named "
-          "none; give token files (.bin)"));
+          "none; name one with --tokenizer, or give token files (.bin)"));
     }
-    ASSIGN_OR_RETURN(tokenizer_, TokenizerOfCheckpoint(options_.checkpoint));
+    auto own = TokenizerOfCheckpoint(options_.checkpoint);
+    if (!own.ok()) {
+      return absl::Status(own.status().code(),
+                          absl::StrCat(own.status().message(), "; name one with --tokenizer"));
+    }
+    tokenizer_ = *std::move(own);
     return absl::OkStatus();
   }
 
   absl::Status ReadTemplate() {
     if (chats_.has_value()) return absl::OkStatus();
-    const std::string copy =
-        (std::filesystem::path(options_.checkpoint) / "tokenizer.json").string();
+    const std::filesystem::path folder(options_.checkpoint);
     std::error_code error;
-    const bool has_copy = std::filesystem::exists(copy, error);
-    const std::string& file =
-        options_.chat_template.empty() ? data_.chat_template() : options_.chat_template;
-    ASSIGN_OR_RETURN(ChatTemplate chat,
-                     ReadChatTemplate(has_copy ? copy : data_.tokenizer(), file));
+    std::string tokenizer = options_.tokenizer;
+    if (tokenizer.empty()) tokenizer = data_.tokenizer();
+    const bool beside = options_.tokenizer.empty() && tokenizer != "bytes" &&
+                        (std::filesystem::exists(folder / "tokenizer.json", error) ||
+                         std::filesystem::exists(folder / "tokenizer.model", error));
+    if (beside) tokenizer = options_.checkpoint;
+    std::string file = options_.chat_template;
+    if (file.empty() && !data_.chat_template().empty()) {
+      // The copy, so that the folder may be moved; earlier releases kept none.
+      const std::filesystem::path copy = folder / kChatTemplateFile;
+      file = std::filesystem::exists(copy, error) ? copy.string() : data_.chat_template();
+    }
+    ASSIGN_OR_RETURN(ChatTemplate chat, ReadChatTemplate(tokenizer, file));
     chats_.emplace(std::move(chat),
                    ChatOptions{.answers = data_.loss_on() != "all",
                                .finds_special_tokens = tokenizer_->finds_special_tokens()},
@@ -243,6 +267,8 @@ struct EvalAnswer {
 };
 
 absl::StatusOr<EvalAnswer> EvalAll(const EvalOptions& options, ProgressBar* bar) {
+  // The weights are compared later, since a text that is not there should be told at once.
+  RETURN_IF_ERROR(VerifyWeights(options.checkpoint, CheckpointFiles::kBeside));
   ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(options.checkpoint));
   ASSIGN_OR_RETURN(const auto program, ReadProgram(options.program, ""));
   EvalTexts opener(options, spec.data(), program->rules());
@@ -342,6 +368,7 @@ void AddEvalTool(CLI::App* app, char** argv, int* exit_code) {
   eval->add_option("--data", options->data, "Texts or token files")->required();
   eval->add_option("--cache", options->cache, "Folder for the tokens of texts")->required();
   eval->add_option("--chat-template", options->chat_template, "Template of conversations");
+  eval->add_option("--tokenizer", options->tokenizer, "bytes, tokenizer.json or *.model");
   eval->add_option("-o", options->output, "table or json")->check(CLI::IsMember({"table", "json"}));
   eval->callback([options, argv, exit_code] { *exit_code = RunEvalTool(*options, argv); });
 }

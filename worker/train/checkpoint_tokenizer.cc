@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "google/protobuf/util/json_util.h"
+#include "proto/report/manifest_text.h"
 #include "worker/checkpoint/manifest.h"
 
 namespace terrace {
@@ -18,6 +19,7 @@ constexpr int64_t kConfigLimitBytes = 16 << 20;
 }  // namespace
 
 absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
+  if (HoldsForeignWeights(checkpoint)) return SpecOfForeignWeights();
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(checkpoint));
   v1::JobSpec spec;
   google::protobuf::util::JsonParseOptions parse;
@@ -41,6 +43,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::stri
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     const std::filesystem::path copy = folder / name;
     if (std::filesystem::exists(copy, error)) return Tokenizer::Load(copy.string());
+  }
+  if (trained.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        checkpoint, " has no tokenizer.json and no tokenizer.model, and no job says which it is"));
   }
   return Tokenizer::Load(trained, spec.model().config_json());
 }

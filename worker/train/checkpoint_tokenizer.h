@@ -16,11 +16,12 @@
 
 namespace terrace {
 
-// Of the job that wrote the checkpoint, as its manifest has it.
+// Of the job that wrote the checkpoint, as its manifest has it; of weights that no job wrote what
+// stands for it (proto/report/manifest_text.h).
 absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint);
 
 // The copy in the checkpoint's folder, so that it may be moved to another machine; else the file
-// that the job names.
+// that the job names. NOT_FOUND when there is neither.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::string& checkpoint);
 
 // What checkpoints of the job name as their special tokens. Token files do not ask for a tokenizer:

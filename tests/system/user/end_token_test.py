@@ -34,6 +34,8 @@ class EndTokenTest(TerraceTest):
         self.assertEqual(read("tokenizer_config.json")["eos_token"], "<turn>")
         self.assertEqual(read("tokenizer_config.json")["chat_template"], "{{ x }}")
         self.assertEqual(read("special_tokens_map.json")["eos_token"], "<turn>")
+        again = self.terrace("generate", self.folder / "out", "--prompt", "say", "--tokens", 60, "--temperature", 0, "-o", "json").json()
+        self.assertEqual(again["text"], made["text"], "weights without a job")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@
 transformers), whatever the batch; streams are read without gaps, documents alone, of conversations the answers."""
 import json
 import math
+import pathlib
 import random
+import signal
 import unittest
 
-from support import LLAMA, TerraceTest, learnable_text
+from support import INVALID_INPUT, LLAMA, TerraceTest, learnable_text
 
 LENGTH = 32
 
@@ -95,17 +97,79 @@ class EvalTest(TerraceTest):
                         "train.steps": 60})
         result = self.train(job)
         checkpoint, expected = result.done["checkpoint"], result.events("eval")[-1]["loss"]
+        self.assertEqual((pathlib.Path(checkpoint) / "chat_template.jinja").read_text(), template.read_text())
+        template.unlink()  # the checkpoint has a copy
         mine, = self.eval(checkpoint, chats)["results"]
         self.assertAlmostEqual(mine["loss"], expected, delta=1e-6 * expected)
+        self.terrace("ckpt", "export", checkpoint, "--output", self.folder / "exported")
+        self.assertIn("{% generation %}", (self.folder / "exported/chat_template.jinja").read_text())
         theirs, = self.eval(checkpoint, chats, **{"chat-template": other})["results"]
         self.assertGreater(abs(theirs["loss"] - expected), 0.01 * expected)
+
+    def test_a_bit_that_has_changed_is_found_before_anything_is_computed(self):
+        checkpoint, _ = self.checkpoint()
+        for name, old, new in (("model.safetensors", None, None), ("config.json", b'"rope_theta": 10000.0', b'"rope_theta": 10001.0')):
+            with self.subTest(name):
+                path = pathlib.Path(checkpoint) / name
+                whole = path.read_bytes()
+                path.write_bytes(whole.replace(old, new) if old else whole[:-100] + bytes([whole[-100] ^ 4]) + whole[-99:])
+                self.assertNotEqual(path.read_bytes(), whole)
+                for command in (("eval", checkpoint, "--data", self.held_out), ("generate", checkpoint, "--prompt", "the ")):
+                    result = self.terrace(*command, code=INVALID_INPUT)
+                    self.refused(result, f"{name} is damaged: its checksum is", "use an older checkpoint")
+                path.write_bytes(whole)
+        # What is not read is not compared.
+        (pathlib.Path(checkpoint) / "optimizer.safetensors").write_bytes(b"gone")
+        self.eval(checkpoint, self.held_out)
+
+    def test_an_interrupt_leaves_nothing_behind(self):
+        checkpoint, _ = self.checkpoint()
+        places = self.folder / "places"
+        places.mkdir()
+        self.environment["TMPDIR"] = str(places)
+        text = self.write("long.txt", learnable_text(8_000_000))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            running = self.start("eval", checkpoint, "--data", text, "--batch", 1)
+            self.wait_until(lambda: any(places.glob("*/tokens/*")), "it writes tokens")
+            running.signal(number)
+            self.assertEqual(running.wait().code, 128 + number)
+            self.assertEqual(list(places.iterdir()), [])
+        self.assertEqual(self.wait_until_nothing_runs(5), {})
+
+    def test_a_checkpoint_without_a_tokenizer_takes_one_that_is_named(self):
+        text = self.write("train.txt", learnable_text(20_000))
+        self.terrace("tokenize", "--tokenizer", "bytes", "--output", self.folder / "train.bin", text)
+        checkpoint, expected = self.checkpoint({"data.train": str(self.folder / "train.bin"), "data.validation": None})
+        self.refused(self.terrace("eval", checkpoint, "--data", self.held_out, code=None), "name one with --tokenizer")
+        self.terrace("tokenize", "--tokenizer", "bytes", "--output", self.folder / "held_out.bin", self.held_out)
+        by_tokens, = self.eval(checkpoint, self.folder / "held_out.bin")["results"]
+        by_text, = self.eval(checkpoint, self.held_out, tokenizer="bytes")["results"]
+        self.assertEqual({**by_tokens, "data": ""}, {**by_text, "data": ""})
+
+    def test_weights_that_no_job_wrote_are_evaluated_as_one_stream(self):
+        checkpoint, _ = self.checkpoint()
+        own, = self.eval(checkpoint, self.held_out)["results"]
+        exported = self.folder / "exported"
+        self.terrace("ckpt", "export", checkpoint, "--output", exported)
+        self.assertFalse((exported / "manifest.json").exists())
+        refused = self.terrace("eval", exported, "--data", self.held_out, code=None)
+        self.refused(refused, "has no tokenizer.json and no tokenizer.model", "--tokenizer")
+        answer = self.eval(exported, self.held_out, tokenizer="bytes", length=LENGTH)
+        self.assertEqual((answer["samples"], answer["loss_on"]), ("stream", "all"))
+        theirs, = answer["results"]
+        self.assertAlmostEqual(theirs["loss"], own["loss"], delta=1e-6 * own["loss"])
+        self.assertEqual(self.eval(exported, self.held_out, tokenizer="bytes")["sequence_length"], 64, "all positions")
+        with self.subTest("a checkpoint that has lost its manifest is none"):
+            (pathlib.Path(checkpoint) / "manifest.json").unlink()
+            self.refused(self.terrace("eval", checkpoint, "--data", self.held_out, code=None), "manifest.json")
 
     def test_what_cannot_be_is_refused(self):
         checkpoint, _ = self.checkpoint()
         one = self.write("one.txt", "a")
         for arguments, words in ((("--data", "nowhere.txt"), ("nowhere.txt",)),
                                  (("--data", one), ("one.txt: has 1 token, must have at least two",)),
-                                 (("--data", self.held_out, "--length", "4096"), ("4096", "64"))):
+                                 (("--data", self.held_out, "--length", "4096"), ("--length: got 4096, must be at most 64",)),
+                                 (("--data", self.held_out, "--tokenizer", "none.json"), ("--tokenizer: ", "none.json"))):
             with self.subTest(words[0]):
                 self.refused(self.terrace("eval", checkpoint, *arguments, code=None), *words)
         for flags in ((), ("-o", "json")):

@@ -93,6 +93,10 @@ class TransformersTest(TerraceTest):
                                           "train.steps": 1, "train.optimizer": {"lr": 0}})
                 theirs = self.loss_of(model)
                 self.assertLess(abs(loss - theirs), 1e-5 * abs(theirs))
+                ours, = self.terrace("eval", folder, "--data", self.folder / "validation.txt", "--tokenizer", "bytes", "--length", LENGTH,
+                                     "-o", "json").json()["results"]
+                self.assertEqual(ours["predicted"], LENGTH)
+                self.assertLess(abs(ours["loss"] - theirs), 1e-5 * abs(theirs))
 
 
 if __name__ == "__main__":
