@@ -136,7 +136,7 @@ class BackupTest(ServiceTest):
 
     def test_a_worker_that_comes_back_after_a_restore_gives_up_what_runs_elsewhere_now(self):
         coordinator, workers = self.start_service(2)
-        steps = {"train.steps": 2500, "checkpoint.every_steps": 100, "checkpoint.keep": 0}
+        steps = {"train.steps": 1500, "checkpoint.every_steps": 100, "checkpoint.keep": 0}
         whole = self.submit(self.job(steps))
         expected = self.cli("watch", whole, "-o", "json").losses
         for stands_still in (False, True):
