@@ -66,13 +66,24 @@ absl::Status CheckComplete(const v1::Layout& layout) {
   return absl::OkStatus();
 }
 
-// The value with the cosines and sines of the rotary angles; kNone when the model has none.
-int AddRopeTable(const ModelConfig& config, int64_t positions, Graph* graph) {
-  if (config.rope.inverse_frequency.empty()) return kNone;
-  return graph->Add({.name = "rope",
-                     .cls = v1::PARAMETER,
-                     .shape = {positions, config.rope.rotated()},
-                     .lifetime = v1::PERSISTENT});
+// Values with the cosines and sines of those rotary angles that some layer of `chunks` has.
+compiler::RopeTables AddRopeTables(const ModelConfig& config,
+                                   const std::vector<compiler::ChunkRange>& chunks,
+                                   int64_t positions, Graph* graph) {
+  const auto add = [&](const char* name, const RopeConfig& rope) {
+    const bool here = std::any_of(chunks.begin(), chunks.end(), [&](const auto& chunk) {
+      for (int layer = chunk.begin; layer < chunk.end; ++layer) {
+        if (RopeOf(config, layer) == &rope) return true;
+      }
+      return false;
+    });
+    if (!here) return kNone;
+    return graph->Add({.name = name,
+                       .cls = v1::PARAMETER,
+                       .shape = {positions, rope.rotated()},
+                       .lifetime = v1::PERSISTENT});
+  };
+  return {.rope = add("rope", config.rope), .local = add("rope.local", config.local_rope)};
 }
 
 // Reads a word of train.schedule.name or train.schedule.decay.
@@ -275,7 +286,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   }
   const Parameters parameters(model, own, parallel, ParametersOf(job), &graph);
   ForwardOptions forward = job.forward;
-  forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
+  forward.rope_tables = AddRopeTables(model.config, own, forward.sequence, &graph);
   const compiler::StageContext context = {
       .model = model,
       .layout = job.layout,
@@ -300,7 +311,7 @@ absl::StatusOr<v1::Program> CompileStage(const Job& job, int stage) {
   compiler::AppendRestore(context, &graph);
   RETURN_IF_ERROR(Finish({.model = &model,
                           .parameters = &parameters,
-                          .rope_table = forward.rope_table,
+                          .rope_tables = forward.rope_tables,
                           .roll = job.roll},
                          PagesOf(*input.spec, job.layout), &graph, &program));
   if (const std::string& allocator = job.layout.allocator();
@@ -394,7 +405,7 @@ absl::StatusOr<v1::Program> CompileForward(const InferInput& input, int64_t batc
   const std::vector<compiler::ChunkRange> all = {
       {.begin = 0, .end = static_cast<int>(model.config.layers), .first = true, .last = true}};
   const Parameters parameters(model, all, parallel, {.with_optimizer = false}, &graph);
-  forward.rope_table = AddRopeTable(model.config, forward.sequence, &graph);
+  forward.rope_tables = AddRopeTables(model.config, all, forward.sequence, &graph);
   append({.model = model,
           .layout = layout,
           .parallel = parallel,
@@ -403,7 +414,7 @@ absl::StatusOr<v1::Program> CompileForward(const InferInput& input, int64_t batc
           .chunks = all},
          forward, &graph);
   RETURN_IF_ERROR(
-      Finish({.model = &model, .parameters = &parameters, .rope_table = forward.rope_table},
+      Finish({.model = &model, .parameters = &parameters, .rope_tables = forward.rope_tables},
              PagePolicy::kNever, &graph, &program));
   return program;
 }

@@ -32,7 +32,8 @@ class Emitter {
     for (const Parameter& parameter : input_.parameters->all()) State(parameter);
     for (const Tensor& tensor : input_.model->tensors) Initializer(tensor);
     for (const auto& [name, holder] : input_.model->tied) (*program_.mutable_tied())[name] = holder;
-    RopeTable();
+    RopeTable(input_.rope_tables.rope, input_.model->config.rope);
+    RopeTable(input_.rope_tables.local, input_.model->config.local_rope);
     return absl::OkStatus();
   }
 
@@ -269,11 +270,10 @@ class Emitter {
     }
   }
 
-  void RopeTable() {
-    if (input_.rope_table == kNone) return;
-    const RopeConfig& rope = input_.model->config.rope;
+  void RopeTable(int value, const RopeConfig& rope) {
+    if (value == kNone) return;
     v1::RopeTable* out = program_.add_rope_tables();
-    out->set_buffer(buffers_[input_.rope_table]);
+    out->set_buffer(buffers_[value]);
     for (double frequency : rope.inverse_frequency) out->add_inverse_frequency(frequency);
     out->set_attention_factor(rope.attention_factor);
   }

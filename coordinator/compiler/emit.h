@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/compiler/graph/graph.h"
+#include "coordinator/compiler/layers/forward.h"
 #include "coordinator/compiler/loops/roll.h"
 #include "coordinator/compiler/state/parameters.h"
 #include "proto/v1/program.pb.h"
@@ -16,7 +17,7 @@ struct EmitInput {
   const Graph* graph = nullptr;
   const Model* model = nullptr;
   const Parameters* parameters = nullptr;
-  int rope_table = kNone;  // value
+  RopeTables rope_tables;
   // How the sequences that train become loops; with 0 micro-batches they stay as they are.
   RollShape roll;
 };

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/model/config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/strings.h"
 #include "base/text/json_text.h"
 #include "coordinator/model/config_keys.h"
 #include "coordinator/model/family.h"
@@ -61,14 +64,51 @@ ActivationKind ReadActivation(JsonReader& json, const Family& family) {
   return family.activation;
 }
 
-// As GraniteConfig names them.
-void ReadMultipliers(JsonReader& json, ModelConfig* config) {
+// As GraniteConfig names them, and what other rows say.
+void ReadMultipliers(JsonReader& json, const Family& family, ModelConfig* config) {
   constexpr double kLeast = 1e-6, kMost = 1e6;
-  const auto read = [&](std::string_view key) { return json.Real(key, kLeast, kMost, 1.0); };
-  config->embedding_scale = read("embedding_multiplier");
-  config->attention_scale = read("attention_multiplier");
-  config->residual_scale = read("residual_multiplier");
-  config->logits_scale = 1 / read("logits_scaling");
+  const auto read = [&](std::string_view key, double otherwise) {
+    return json.Real(key, kLeast, kMost, otherwise);
+  };
+  if (family.multipliers) {
+    config->embedding_scale = read("embedding_multiplier", 1);
+    config->attention_scale = read("attention_multiplier", 1);
+    config->residual_scale = read("residual_multiplier", 1);
+    config->logits_scale = 1 / read("logits_scaling", 1);
+  }
+  if (family.scaled_embedding) config->embedding_scale = std::sqrt(config->hidden);
+  if (!family.score_root_key.empty())
+    config->attention_scale = 1 / std::sqrt(read(family.score_root_key, family.score_root));
+  if (!family.logits_scale_key.empty())
+    config->logits_scale = read(family.logits_scale_key, family.logits_scale);
+}
+
+// As FalconConfig and its blocks have it. In the newer architecture a key head's k and v follow its
+// queries, and num_ln_in_parallel_attn says whether attention and MLP have a norm each.
+void ReadFalcon(JsonReader& json, ModelConfig* config) {
+  const bool newer = json.Bool("new_decoder_architecture", false);
+  const bool one_key_head = json.Bool("multi_query", true) && !newer;
+  const int64_t key_heads = json.Int("num_kv_heads", 1, kMaxHeads, config->heads);
+  config->kv_heads = one_key_head ? 1 : key_heads;
+  if (one_key_head && key_heads != 1 && key_heads != config->heads) {
+    config->remarks.push_back(absl::StrCat("model.config: num_kv_heads: got ", key_heads,
+                                           ", which falcon does not read beside multi_query: "
+                                           "there is one"));
+  } else if (!one_key_head && !newer && key_heads != config->heads) {
+    json.Problem("num_kv_heads", absl::StrCat(key_heads),
+                 absl::StrCat("num_attention_heads ", config->heads),
+                 "or set new_decoder_architecture or multi_query");
+  }
+  const int64_t norms = json.Int("num_ln_in_parallel_attn", 1, 2, newer ? 2 : 1);
+  const bool parallel = json.Bool("parallel_attn", true);
+  if (newer && !parallel) {
+    json.Problem("parallel_attn", "false", "true",
+                 "blocks of new_decoder_architecture stand side by side");
+  } else if (!newer && parallel && norms == 2) {
+    json.Problem("num_ln_in_parallel_attn", "2", "1", "or set new_decoder_architecture");
+  }
+  config->parallel_residual = parallel;
+  config->shared_norm = parallel && norms == 1;
 }
 
 // The norm, the MLP's activation, ties and dropout of a row.
@@ -78,15 +118,19 @@ void ReadKinds(JsonReader& json, const Family& family, ModelConfig* config) {
                              ? family.epsilon
                              : json.Real(family.epsilon_key, 0, 1, family.epsilon);
   config->norm_unit_offset = family.norm_unit_offset;
-  config->norm_after = family.norm_after;
+  config->norm_bias = family.norm_bias;
+  config->norm_before = !family.names.attention_norm.empty();
+  config->norm_after = !family.names.attention_after_norm.empty();
   config->mlp = family.mlp;
   config->activation = ReadActivation(json, family);
   config->qkv = family.qkv;
   config->fused_gate_up = family.fused_gate_up;
   if (!family.parallel_residual.empty())
     config->parallel_residual = json.Bool(family.parallel_residual, true);
-  if (family.scaled_embedding) config->embedding_scale = std::sqrt(config->hidden);
-  if (family.multipliers) ReadMultipliers(json, config);
+  if (family.shared_norm) config->parallel_residual = config->shared_norm = true;
+  if (family.falcon_blocks) ReadFalcon(json, config);
+  ReadMultipliers(json, family, config);
+  config->interleaved_rope = family.rotary.interleaved;
   config->qk_norm = family.qk_norm;
   config->qk_norm_whole = family.qk_norm_whole;
   config->tied_embeddings = json.Bool("tie_word_embeddings", family.tied_embeddings);
@@ -132,12 +176,32 @@ void ReadGpt2(JsonReader& json, ModelConfig* config) {
 // The window of the layers that have one; 0 for none. The classes' default holds where the key is
 // left out; null is no window.
 int64_t ReadWindow(JsonReader& json, const Family& family) {
-  const bool on = family.window != WindowRule::kSwitched || json.Bool("use_sliding_window", false);
+  const bool switched =
+      family.window == WindowRule::kSwitched || family.window == WindowRule::kUnrotated;
+  const bool on = !switched || json.Bool("use_sliding_window", false);
   const bool none = json.Contains("sliding_window") && !json.Has("sliding_window");
   if (none || (!json.Has("sliding_window") && family.default_window == 0)) return 0;
   const int64_t window =
       json.Int("sliding_window", on ? 1 : 0, kMaxPositions, family.default_window);
   return on ? window : 0;
+}
+
+// Which layers have the window where layer_types does not say it.
+std::vector<bool> SlidingByClass(JsonReader& json, const Family& family,
+                                 const ModelConfig& config) {
+  const bool from_layer = family.window == WindowRule::kSwitched;
+  const int64_t first = from_layer ? json.Int("max_window_layers", 0, kMaxLayers, 28) : 0;
+  const int64_t pattern =
+      family.window_pattern_key.empty()
+          ? family.window_pattern
+          : json.Int(family.window_pattern_key, 1, kMaxLayers, family.window_pattern);
+  std::vector<bool> sliding(config.layers, true);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    if (from_layer) sliding[layer] = layer >= first;
+    if (family.window == WindowRule::kUnrotated) sliding[layer] = config.unrotated[layer];
+    if (family.window == WindowRule::kPattern) sliding[layer] = (layer + 1) % pattern != 0;
+  }
+  return sliding;
 }
 
 // Which layers have the window, where keys say it.
@@ -148,10 +212,16 @@ void ReadLayerTypes(JsonReader& json, const Family& family, int64_t window, Mode
                  absl::StrCat(config->layers, " entries, one a layer"));
     return;
   }
-  const bool switched = family.window == WindowRule::kSwitched;
-  const int64_t first = switched ? json.Int("max_window_layers", 0, kMaxLayers, 28) : 0;
+  const bool switched =
+      family.window == WindowRule::kSwitched || family.window == WindowRule::kUnrotated;
+  const std::vector<bool> by_class = SlidingByClass(json, family, *config);
   for (int64_t layer = 0; layer < config->layers; ++layer) {
-    bool sliding = window > 0 && layer >= first;
+    bool sliding = window > 0 && by_class[layer];
+    if (types.empty() && family.window == WindowRule::kPattern && window == 0 && by_class[layer]) {
+      // Layers of this kind have angles of their own as well.
+      json.Problem("sliding_window", "none", "a number of tokens", "or set layer_types");
+      return;
+    }
     if (!types.empty()) {
       const std::string& type = types[layer];
       if (type != "full_attention" && type != "sliding_attention") {
@@ -199,22 +269,45 @@ void CheckFixed(JsonReader& json, const Family& family, int64_t hidden) {
                "projections between embedding and layers are not supported");
 }
 
+// Layers without rotary embedding: a list of who has it, or each so many-th has none.
+void ReadUnrotated(JsonReader& json, const RotaryRule& rule, ModelConfig* config) {
+  if (rule.unrotated_key.empty()) return;
+  const int64_t interval =
+      json.Int(rule.unrotated_interval_key, 1, kMaxLayers, rule.unrotated_interval);
+  const bool listed = json.Has(rule.unrotated_key);
+  const std::vector<double> rotated =
+      listed ? json.Reals(rule.unrotated_key) : std::vector<double>();
+  config->unrotated.assign(config->layers, false);
+  if (listed && static_cast<int64_t>(rotated.size()) < config->layers) {
+    return json.Problem(rule.unrotated_key, absl::StrCat(rotated.size(), " entries"),
+                        absl::StrCat(config->layers, " entries, one a layer"));
+  }
+  for (int64_t layer = 0; layer < config->layers; ++layer)
+    config->unrotated[layer] = listed ? rotated[layer] == 0 : (layer + 1) % interval == 0;
+}
+
 // The families but gpt2: the same keys, with the defaults of each.
 void ReadNumbers(JsonReader& json, const Family& family, ModelConfig* config) {
-  config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary);
-  config->hidden = json.Int("hidden_size", 1, kMaxWidth);
-  config->layers = json.Int("num_hidden_layers", 1, kMaxLayers);
-  config->heads = json.Int("num_attention_heads", 1, kMaxHeads);
+  const auto by_class = [](int64_t number) {
+    return number > 0 ? std::optional<int64_t>(number) : std::nullopt;
+  };
+  if (family.falcon_blocks) json.Alias("hidden_size", "n_embed");
+  config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary, by_class(family.vocabulary));
+  config->hidden = json.Int("hidden_size", 1, kMaxWidth, by_class(family.hidden));
+  config->layers = json.Int("num_hidden_layers", 1, kMaxLayers, by_class(family.layers));
+  config->heads = json.Int("num_attention_heads", 1, kMaxHeads, by_class(family.heads));
   config->kv_heads = ReadKvHeads(json, family, config->heads);
   const int64_t head_dim = family.head_dim > 0 ? family.head_dim : config->hidden / config->heads;
   config->head_dim =
       family.head_dim_key ? json.Int("head_dim", 1, kMaxHeadDim, head_dim) : head_dim;
-  config->intermediate = json.Int(family.intermediate_key, 1, kMaxWidth);
+  const int64_t inner = std::max(family.intermediate, family.intermediate_times * config->hidden);
+  config->intermediate = json.Int(family.intermediate_key, 1, kMaxWidth, by_class(inner));
   config->max_positions =
       json.Int("max_position_embeddings", 1, kMaxPositions, family.max_positions);
   config->learned_positions = !family.names.position_embedding.empty();
   config->position_rows_before = family.position_rows_before;
   CheckFixed(json, family, config->hidden);
+  ReadUnrotated(json, family.rotary, config);
   ReadWindows(json, family, config);
 }
 
@@ -252,19 +345,37 @@ void ReadFamily(JsonReader& json, const Family& family, int64_t sequence_length,
   ReadKinds(json, family, config);
   if (config->learned_positions) return;
   if (problems->empty()) {
-    config->rope = ReadRope(json, {config->head_dim, config->max_positions, sequence_length},
+    Ropes ropes = ReadRopes(json, {config->head_dim, config->max_positions, sequence_length},
                             family.rotary, problems, &config->remarks);
+    config->rope = std::move(ropes.rope);
+    config->local_rope = std::move(ropes.local);
     return;
   }
   for (std::string_view key :
        {std::string_view("rope_scaling"), std::string_view("rope_parameters"),
         std::string_view("original_max_position_embeddings"), family.rotary.part_key,
-        family.rotary.theta_key}) {
-    json.Has(key);  // known, though nobody looks at them now
+        family.rotary.theta_key, family.rotary.local_theta_key}) {
+    if (!key.empty()) json.Has(key);  // known, though nobody looks at them now
   }
 }
 
+// Classes that name a token for padding where the config names none treat its row as if it did.
+void RemarkPadding(const JsonReader& json, const Family& family, ModelConfig* config) {
+  const bool has_row = family.pad_token >= 0 && family.pad_token < config->vocabulary;
+  if (!has_row || json.object().contains("pad_token_id")) return;
+  config->remarks.push_back(absl::StrCat("model.config: pad_token_id: ", config->family, " takes ",
+                                         family.pad_token, " where none is named, ",
+                                         Absl(PaddingNote()), "; null names none"));
+}
+
 }  // namespace
+
+const RopeConfig* RopeOf(const ModelConfig& config, int64_t layer) {
+  const bool unrotated = !config.unrotated.empty() && config.unrotated[layer];
+  if (unrotated || config.rope.inverse_frequency.empty()) return nullptr;
+  const bool local = config.window[layer] > 0 && !config.local_rope.inverse_frequency.empty();
+  return local ? &config.local_rope : &config.rope;
+}
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
                                              int64_t sequence_length) {
@@ -289,13 +400,20 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
   config.family = reader.String("model_type", "");
   const Family* family = FindFamily(config.family);
   if (family == nullptr) {
+    const bool gemma3 = config.family == "gemma3";
     reader.Problem("model_type", config.family.empty() ? "nothing" : ShownJson(config.family),
-                   absl::StrCat("one of ", FamilyList()), "other architectures are not supported");
+                   absl::StrCat("one of ", FamilyList()),
+                   gemma3 ? "models of texts and images are not supported; of gemma3's config give "
+                            "what stands under text_config, with model_type gemma3_text"
+                          : "other architectures are not supported");
   } else {
     ReadFamily(reader, *family, sequence_length, &problems, &config);
   }
   if (problems.empty()) CheckShape(reader, config, sequence_length);
-  if (family != nullptr) JudgeConfigKeys(reader, config.family, &config.remarks);
+  if (family != nullptr) {
+    RemarkPadding(reader, *family, &config);
+    JudgeConfigKeys(reader, config.family, &config.remarks);
+  }
   if (problems.empty()) return config;
   std::string text = absl::StrCat("model.config: ", absl::StrJoin(problems, "\nmodel.config: "));
   // A misspelt key is why another one is missing.

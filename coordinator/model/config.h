@@ -20,8 +20,8 @@ enum class NormKind { kLayerNorm, kRmsNorm };
 // down(f(up x)), or with a gate, down(f(gate x) * (up x)).
 enum class MlpKind { kPlain, kGated };
 enum class ActivationKind { kGeluTanh, kGelu, kRelu, kSilu };
-// How the weights of q, k and v lie: three tensors; one of q, then k, then v; or one of the rows of
-// each head's q, k and v, head after head.
+// How the weights of q, k and v lie: three tensors; one of q, then k, then v; or one in which each
+// key head's k and v follow the queries that see it, key head after key head.
 enum class QkvKind { kApart, kFused, kByHead };
 
 struct RopeConfig {
@@ -68,13 +68,19 @@ struct ModelConfig {
   NormKind norm = NormKind::kRmsNorm;
   double norm_epsilon = 1e-5;
   bool norm_unit_offset = false;  // norms multiply by 1 + weight (gemma)
+  bool norm_bias = true;          // of LayerNorm (cohere has none)
+  bool norm_before = true;        // norms of what attention and MLP read
   bool norm_after = false;        // norms of what attention and MLP give, before the sum (olmo2)
+  bool shared_norm = false;       // the MLP reads what the attention reads (falcon)
   MlpKind mlp = MlpKind::kGated;
   ActivationKind activation = ActivationKind::kSilu;
   bool parallel_residual = false;  // attention and MLP read the same x, both are added to it
   bool learned_positions = false;
   int64_t position_rows_before = 0;  // of their table, before the first position's row (opt)
   RopeConfig rope;
+  RopeConfig local_rope;  // of layers with a window, where they have one of their own (gemma3)
+  std::vector<bool> unrotated;    // per layer: without rotary embedding; empty: none is (smollm3)
+  bool interleaved_rope = false;  // pairs of neighbours are rotated, not of halves (cohere)
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
@@ -95,6 +101,9 @@ struct ModelConfig {
   // Sentences for people: what config.json asks for and does not get, and keys that nothing reads.
   std::vector<std::string> remarks;
 };
+
+// The rotary angles of a layer; null where it has none.
+const RopeConfig* RopeOf(const ModelConfig& config, int64_t layer);
 
 // `sequence_length` is what the job trains with: it must fit the positions, and dynamic scalings
 // depend on it.

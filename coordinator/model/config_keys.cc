@@ -77,8 +77,8 @@ void JudgeArchitectures(const JsonReader& read, std::string_view family,
                         std::vector<std::string>* remarks) {
   const auto it = read.object().find("architectures");
   if (it == read.object().end() || it->is_null() || it->empty()) return;
-  // GPTNeoXForCausalLM is gpt_neox's.
-  std::string of_class(family);
+  // GPTNeoXForCausalLM is gpt_neox's, Gemma3ForCausalLM gemma3_text's.
+  std::string of_class(family.ends_with("_text") ? family.substr(0, family.rfind('_')) : family);
   of_class.erase(std::remove(of_class.begin(), of_class.end(), '_'), of_class.end());
   for (const Json& name : it->is_array() ? *it : Json::array({*it})) {
     if (!name.is_string()) continue;

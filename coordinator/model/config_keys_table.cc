@@ -14,13 +14,20 @@ constexpr std::string_view kDropped =
 
 }  // namespace
 
+std::string_view PaddingNote() {
+  return "whose embedding transformers starts at zero and gives no gradient as an input; here it is "
+         "trained like any other";
+}
+
 // The first row of a key that is for the family counts.
 const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
-      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2 granite opt";  // with a padding token's embedding
+      "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2 granite opt"
+      " gemma3_text";  // with a padding token's embedding
   constexpr std::string_view kRotary =
-      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2 granite";
+      "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2 granite"
+      " gemma3_text";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
@@ -32,9 +39,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "model.dropout.residual drops of what both blocks add"},
       {"embd_pdrop", "phi3", kRemark, "which phi3 does not apply: nothing is dropped of embeddings"},
       {"pad_token_id", kLlamaLike, kRemark,
-       "whose embedding transformers starts at zero and gives no gradient as an input; here it is "
-       "trained like any other",
-       /*even_if_empty=*/true},
+       PaddingNote(), /*even_if_empty=*/true},
       {"pad_token_id", "gpt2", kNoEffect, "gpt2's embedding trains every row"},
       {"pad_token_id", "gpt_neox", kNoEffect, "the embedding trains every row"},
       {"quantization_config", "", kRemark,
@@ -48,8 +53,11 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"per_layer_config", "", kRefuse, "left out; layers that differ are not supported"},
       {"is_encoder_decoder", "", kRemark, "which a decoder-only model does not read"},
 
-      {"use_bidirectional_attention", "gemma", kRefuse,
+      {"use_bidirectional_attention", "gemma gemma3_text", kRefuse,
        "left out or false; a token sees those before it"},
+      {"final_logit_softcapping", "gemma3_text", kRefuse, "left out or null; logits are not capped"},
+      {"attn_logit_softcapping", "gemma3_text", kRemark,
+       "which gemma3_text does not apply: scores are not capped"},
       {"qk_layernorm", "stablelm", kRefuse, "false; norms of single heads are not supported"},
       {"use_parallel_residual", "stablelm", kRefuse,
        "false; attention and MLP of stablelm would share a norm, which is not supported"},
@@ -71,7 +79,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read: all layers have the window"},
       {"rms_norm_eps", "starcoder2", kRemark,
        "which starcoder2 does not read; is norm_epsilon meant?"},
-      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2", kRemark, "which only llama and granite read: there is no bias"},
+      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2 gemma3_text", kRemark,
+       "which the family does not read: there is no bias"},
+      {"hidden_act", "gemma3_text", kRemark,
+       "which gemma3_text does not read; is hidden_activation meant?"},
       {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
        /*even_if_empty=*/true},
       {"hidden_activation", "gemma", kRemark,
@@ -84,7 +95,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read; is layer_norm_eps meant?"},
       {"mlp_bias", "gpt_neox", kRemark, "which gpt_neox does not read: the MLP has biases",
        /*even_if_empty=*/true},
-      {"mlp_bias", "gemma stablelm", kRemark, "which only llama and granite read: there is no bias"},
+      {"mlp_bias", "gemma stablelm", kRemark, "which the family does not read: there is no bias"},
       {"attention_bias", "stablelm", kRemark,
        "which stablelm does not read; is use_qkv_bias meant?"},
       {"sliding_window", "gpt_neox gemma stablelm olmo2 granite", kRemark,
@@ -92,14 +103,16 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"layer_types", "gpt_neox gemma stablelm olmo2 granite", kRemark,
        "which the family does not read: attention is full"},
       {"sliding_window", "llama gpt2", kRemark,
-       "which only mistral, qwen2, qwen3, starcoder2 and phi3 read: attention is full"},
+       "which the family does not read: attention is full"},
       {"layer_types", "llama gpt2", kRemark,
-       "which only mistral, qwen2 and qwen3 read: attention is full"},
-      {"use_sliding_window", "llama gpt2 mistral starcoder2 phi3", kRemark,
+       "which the family does not read: attention is full"},
+      {"use_sliding_window", "llama gpt2 mistral starcoder2 phi3 gemma3_text", kRemark,
        "which only qwen2 and qwen3 read",
        /*even_if_empty=*/true},
-      {"max_window_layers", "llama gpt2 mistral starcoder2 phi3", kRemark,
+      {"max_window_layers", "llama gpt2 mistral starcoder2 phi3 gemma3_text", kRemark,
        "which only qwen2 and qwen3 read"},
+      {"_sliding_window_pattern", "gemma3_text", kNoEffect,
+       "written beside layer_types, and not read"},
       {"num_key_value_heads", "gpt2 gpt_neox opt", kRemark,
        "which the family does not read: there are as many as heads"},
       {"intermediate_size", "opt", kRemark, "which opt does not read; is ffn_dim meant?"},
@@ -175,6 +188,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"num_beam_groups", "", kNoEffect, kGeneration},
       {"diversity_penalty", "", kNoEffect, kGeneration},
       {"temperature", "", kNoEffect, kGeneration},
+      {"cache_implementation", "", kNoEffect, kGeneration},
       {"top_k", "", kNoEffect, kGeneration},
       {"top_p", "", kNoEffect, kGeneration},
       {"typical_p", "", kNoEffect, kGeneration},

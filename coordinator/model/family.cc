@@ -68,8 +68,16 @@ constexpr FamilyNames Phi3Names() {
 
 constexpr FamilyNames Olmo2Names() {
   FamilyNames names = kLlamaNames;
-  names.attention_norm = "post_attention_layernorm";
-  names.mlp_norm = "post_feedforward_layernorm";
+  names.attention_norm = names.mlp_norm = "";
+  names.attention_after_norm = "post_attention_layernorm";
+  names.mlp_after_norm = "post_feedforward_layernorm";
+  return names;
+}
+
+constexpr FamilyNames Gemma3Names() {
+  FamilyNames names = Olmo2Names();
+  names.attention_norm = "input_layernorm";
+  names.mlp_norm = "pre_feedforward_layernorm";
   return names;
 }
 
@@ -99,6 +107,11 @@ constexpr FixedKey kOptFixed[] = {
     {"_remove_final_layer_norm", false, "a model without a final norm is not supported"},
     {"layer_norm_elementwise_affine", true, "norms without weights are not supported"},
 };
+
+constexpr RotaryRule kGemma3Rotary = {.theta = 1e6,
+                                      .by_layer_type = true,
+                                      .local_theta_key = "rope_local_base_freq",
+                                      .local_theta = 1e4};
 
 constexpr Family kFamilies[] = {
     {.name = "gpt2",
@@ -190,6 +203,7 @@ constexpr Family kFamilies[] = {
      .kv_heads = 16,
      .head_dim = 256,
      .max_positions = 8192,
+     .pad_token = 0,
      .tied_embeddings = true,
      .qkv_bias = kAttentionBias,
      .attention_out_bias = kAttentionBias,
@@ -210,15 +224,16 @@ constexpr Family kFamilies[] = {
      .fused_gate_up = true,
      .epsilon = 1e-5,
      .max_positions = 4096,
+     .pad_token = 32000,
      .rotary = {.whole_only = false, .longrope_only = true, .trained = 4096},
      .window = WindowRule::kKey,
      .default_window = 0,
      .residual_dropout = "resid_pdrop",
      .names = Phi3Names()},
     {.name = "olmo2",
-     .norm_after = true,
      .epsilon = 1e-5,
      .max_positions = 2048,
+     .pad_token = 1,
      .qkv_bias = kAttentionBias,
      .attention_out_bias = kAttentionBias,
      .qk_norm = true,
@@ -239,6 +254,7 @@ constexpr Family kFamilies[] = {
      .epsilon_key = "",
      .epsilon = 1e-5,
      .max_positions = 2048,
+     .pad_token = 1,
      .position_rows_before = 2,
      .grouped_queries = false,
      .head_dim_key = false,
@@ -252,6 +268,31 @@ constexpr Family kFamilies[] = {
      .embedding_width_key = "word_embed_proj_dim",
      .residual_dropout = "dropout",
      .names = kOptNames},
+    {.name = "gemma3_text",
+     .norm_unit_offset = true,
+     .activation = ActivationKind::kGeluTanh,
+     .activation_key = "hidden_activation",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .max_positions = 131072,
+     .vocabulary = 262208,
+     .hidden = 2304,
+     .layers = 26,
+     .heads = 8,
+     .intermediate = 9216,
+     .pad_token = 0,
+     .tied_embeddings = true,
+     .qkv_bias = kAttentionBias,
+     .attention_out_bias = kAttentionBias,
+     .qk_norm = true,
+     .rotary = kGemma3Rotary,
+     .scaled_embedding = true,
+     .score_root_key = "query_pre_attn_scalar",
+     .score_root = 256,
+     .window = WindowRule::kPattern,
+     .window_pattern_key = "sliding_window_pattern",
+     .window_pattern = 6,
+     .names = Gemma3Names()},
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "coordinator/model/config.h"
 
@@ -31,6 +32,16 @@ struct RotaryRule {
   bool whole_only = true;  // the family's code rotates the whole head
   // Angles are scaled by longrope or not at all, and "yarn" is an old name of it.
   bool longrope_only = false;
+  double theta = 10000;      // what the class takes without a key
+  bool interleaved = false;  // pairs of neighbours are rotated
+  // Layers with a window have angles of their own: those of rope_parameters.sliding_attention, the
+  // others those of full_attention. Beside them `local_theta_key` (empty: none) gives their base.
+  bool by_layer_type = false;
+  std::string_view local_theta_key = {};
+  double local_theta = 10000;
+  // Layers without rotary embedding: those with a 0 in `unrotated_key`, or each so many-th.
+  std::string_view unrotated_key = {}, unrotated_interval_key = {};
+  int64_t unrotated_interval = 4;
   // The class takes this for original_max_position_embeddings where that does not stand beside the
   // other keys of the config, and reads none in rope_parameters. 0: as other classes.
   int64_t trained = 0;
@@ -48,6 +59,8 @@ enum class WindowRule {
   kKey,        // sliding_window in all layers
   kLayerKeys,  // sliding_window, in the layers that layer_types says
   kSwitched,   // the same with use_sliding_window, from the layer max_window_layers on
+  kUnrotated,  // the same in the layers without rotary embedding
+  kPattern,    // sliding_window in all layers but each window_pattern-th, or as layer_types says
 };
 
 // Names of modules without their endings. Empty: the family has no such module.
@@ -55,15 +68,19 @@ struct FamilyNames {
   std::string_view token_embedding, position_embedding, final_norm;
   std::string_view head = "lm_head";  // of one that is not tied
   std::string_view layers;            // before the layer's number
-  std::string_view attention_norm, qkv, q, k, v, q_norm, k_norm, attention_out;
-  std::string_view mlp_norm, mlp_gate, mlp_up, mlp_down;
+  // Of norms before a block and behind it. Where a key of the config asks for two norms of blocks
+  // that stand side by side, these are called `two_norms`.
+  std::string_view attention_norm, attention_after_norm, qkv, q, k, v, q_norm, k_norm,
+      attention_out;
+  std::string_view mlp_norm, mlp_after_norm, mlp_gate, mlp_up, mlp_down;
+  std::pair<std::string_view, std::string_view> two_norms;
 };
 
 struct Family {
   std::string_view name;  // model_type
   NormKind norm = NormKind::kRmsNorm;
   bool norm_unit_offset = false;
-  bool norm_after = false;  // norms of what attention and MLP give, not of what they read
+  bool norm_bias = true;  // of LayerNorm
   MlpKind mlp = MlpKind::kGated;
   ActivationKind activation = ActivationKind::kSilu;
   std::string_view activation_key = "hidden_act";
@@ -75,6 +92,11 @@ struct Family {
   // What the configuration class has where a key is left out. Zero: as many key heads as heads, a
   // head of hidden / heads elements.
   int64_t kv_heads = 0, head_dim = 0, max_positions = 0;
+  // The same of keys that the other families must have; zero: so must this one.
+  int64_t vocabulary = 0, hidden = 0, layers = 0, heads = 0, intermediate = 0;
+  int64_t intermediate_times = 0;  // the hidden size, where the key is left out
+  // The token that the class takes for padding where the config names none; -1: none is.
+  int64_t pad_token = -1;
   int64_t position_rows_before = 0;  // of the table of learned positions, before the first's row
   bool grouped_queries = true;  // else there are as many key heads as heads, and no key for them
   bool head_dim_key = true;     // else a head has hidden / heads elements
@@ -88,13 +110,25 @@ struct Family {
   // This key of the config says whether attention and MLP stand side by side. Empty: the MLP
   // follows the attention.
   std::string_view parallel_residual = {};
+  // Attention and MLP stand side by side, and one norm is before both.
+  bool shared_norm = false;
+  // Keys of falcon say how q, k and v lie, and which norms there are.
+  bool falcon_blocks = false;
   // The embedding is multiplied by the root of the hidden size.
   bool scaled_embedding = false;
   // Keys of the config multiply the embedding, the scores of attention and what a block adds, and
   // divide the logits.
   bool multipliers = false;
+  // Scores of attention are divided by the root of this key's number. Empty: of the head's size.
+  std::string_view score_root_key = {};
+  double score_root = 0;
+  // Logits are multiplied by this key's number.
+  std::string_view logits_scale_key = {};
+  double logits_scale = 1;
   WindowRule window = WindowRule::kNone;
-  int64_t default_window = 4096;  // 0: none
+  int64_t default_window = 4096;             // 0: none
+  std::string_view window_pattern_key = {};  // of kPattern; empty: `window_pattern` always
+  int64_t window_pattern = 0;
   std::span<const FixedKey> fixed = {};
   std::string_view embedding_width_key = {};  // must be the hidden size; empty: there is none
   // Keys of dropout. Empty: the family has none.

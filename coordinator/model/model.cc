@@ -58,6 +58,10 @@ class Builder {
   int64_t layer_ = -1;
 };
 
+bool HasNormBias(const ModelConfig& config) {
+  return config.norm == NormKind::kLayerNorm && config.norm_bias;
+}
+
 // Linear layers, norms and their biases of one layer, under the family's names.
 class LayerBuilder {
  public:
@@ -73,7 +77,7 @@ class LayerBuilder {
   void Attention() {
     using enum TensorRole;
     const int64_t q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim;
-    if (!c_.norm_after) Norm(kAttentionNorm, kAttentionNormBias, names_.attention_norm);
+    if (c_.norm_before) Norm(kAttentionNorm, kAttentionNormBias, NormNames().first);
     if (c_.qkv != QkvKind::kApart) {
       Linear(kQkv, kQkvBias, names_.qkv, c_.hidden, q + 2 * kv, c_.qkv_bias);
     } else {
@@ -88,12 +92,13 @@ class LayerBuilder {
     stddev_ = residual_stddev_;
     Linear(kAttentionOut, kAttentionOutBias, names_.attention_out, q, c_.hidden,
            c_.attention_out_bias);
-    if (c_.norm_after) Norm(kAttentionNorm, kAttentionNormBias, names_.attention_norm);
+    if (c_.norm_after)
+      Norm(kAttentionAfterNorm, kAttentionAfterNormBias, names_.attention_after_norm);
   }
 
   void Mlp() {
     using enum TensorRole;
-    if (!c_.norm_after) Norm(kMlpNorm, kMlpNormBias, names_.mlp_norm);
+    if (c_.norm_before && !c_.shared_norm) Norm(kMlpNorm, kMlpNormBias, NormNames().second);
     stddev_ = c_.initializer_range;
     if (c_.mlp == MlpKind::kGated) {
       Linear(kMlpGate, kMlpGateBias, names_.mlp_gate, c_.hidden,
@@ -103,16 +108,21 @@ class LayerBuilder {
       Linear(kMlpUp, kMlpUpBias, names_.mlp_up, c_.hidden, c_.intermediate, c_.mlp_bias);
     stddev_ = residual_stddev_;
     Linear(kMlpDown, kMlpDownBias, names_.mlp_down, c_.intermediate, c_.hidden, c_.mlp_bias);
-    if (c_.norm_after) Norm(kMlpNorm, kMlpNormBias, names_.mlp_norm);
+    if (c_.norm_after) Norm(kMlpAfterNorm, kMlpAfterNormBias, names_.mlp_after_norm);
   }
 
  private:
   std::string Name(std::string_view module, std::string_view ending = {}) const {
     return absl::StrCat(prefix_, Absl(module), Absl(ending));
   }
+  // Before attention and MLP.
+  std::pair<std::string_view, std::string_view> NormNames() const {
+    const bool two = c_.parallel_residual && !c_.shared_norm && !names_.two_norms.first.empty();
+    return two ? names_.two_norms : std::pair(names_.attention_norm, names_.mlp_norm);
+  }
   void Norm(TensorRole weight, TensorRole bias, std::string_view module) {
     b_.NormWeight(weight, Name(module, ".weight"), c_.hidden);
-    if (c_.norm == NormKind::kLayerNorm) b_.Zeros(bias, Name(module, ".bias"), c_.hidden);
+    if (HasNormBias(c_)) b_.Zeros(bias, Name(module, ".bias"), c_.hidden);
   }
   void Linear(TensorRole weight, TensorRole bias, std::string_view module, int64_t in, int64_t out,
               bool has_bias) {
@@ -158,8 +168,7 @@ Model BuildModel(const ModelConfig& config) {
   b.set_layer(-1);
   const std::string final_norm(family.names.final_norm);
   b.NormWeight(kFinalNorm, final_norm + ".weight", config.hidden);
-  if (config.norm == NormKind::kLayerNorm)
-    b.Zeros(kFinalNormBias, final_norm + ".bias", config.hidden);
+  if (HasNormBias(config)) b.Zeros(kFinalNormBias, final_norm + ".bias", config.hidden);
   const std::string head = absl::StrCat(Absl(family.names.head), ".weight");
   if (config.tied_embeddings) {
     model.tied[head] = embedding;

@@ -25,6 +25,8 @@ enum class TensorRole {
   kLmHead,
   kAttentionNorm,
   kAttentionNormBias,
+  kAttentionAfterNorm,
+  kAttentionAfterNormBias,
   kQkv,
   kQkvBias,
   kQ,
@@ -39,6 +41,8 @@ enum class TensorRole {
   kAttentionOutBias,
   kMlpNorm,
   kMlpNormBias,
+  kMlpAfterNorm,
+  kMlpAfterNormBias,
   kMlpUp,
   kMlpUpBias,
   kMlpGate,  // with fused_gate_up also that of up, below it

@@ -7,8 +7,9 @@ namespace terrace {
 namespace {
 
 // Architecture keys of the published config.json files; parameter counts as the model cards and
-// safetensors headers on the Hugging Face Hub state them. "gpt-bytes-10m" is our own: a GPT-2 over
-// bytes for first runs.
+// safetensors headers on the Hugging Face Hub state them.
+// "gpt-bytes-10m" is our own: a GPT-2 over bytes for first runs. pad_token_id is null where the
+// family's class has one: every row of the embedding is trained.
 const std::vector<Preset>& Table() {
   static const std::vector<Preset> table = {
       {"gemma-2b",
@@ -16,14 +17,32 @@ const std::vector<Preset>& Table() {
        R"(,"vocab_size":256000,"hidden_size":2048,"intermediate_size":16384)"
        R"(,"num_hidden_layers":18,"num_attention_heads":8,"num_key_value_heads":1)"
        R"(,"head_dim":256,"max_position_embeddings":8192,"rms_norm_eps":1e-6)"
-       R"(,"rope_theta":10000.0,"tie_word_embeddings":true})",
+       R"(,"rope_theta":10000.0,"tie_word_embeddings":true,"pad_token_id":null})",
        2506172416},
+      {"gemma-3-1b",
+       R"({"model_type":"gemma3_text","hidden_activation":"gelu_pytorch_tanh")"
+       R"(,"initializer_range":0.02,"vocab_size":262144,"hidden_size":1152)"
+       R"(,"intermediate_size":6912,"num_hidden_layers":26,"num_attention_heads":4)"
+       R"(,"num_key_value_heads":1,"head_dim":256,"max_position_embeddings":32768)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":1000000.0,"rope_local_base_freq":10000.0)"
+       R"(,"query_pre_attn_scalar":256,"sliding_window":512,"sliding_window_pattern":6)"
+       R"(,"attention_bias":false,"pad_token_id":null,"tie_word_embeddings":true})",
+       999885952},
+      {"gemma-3-270m",
+       R"({"model_type":"gemma3_text","hidden_activation":"gelu_pytorch_tanh")"
+       R"(,"initializer_range":0.02,"vocab_size":262144,"hidden_size":640)"
+       R"(,"intermediate_size":2048,"num_hidden_layers":18,"num_attention_heads":4)"
+       R"(,"num_key_value_heads":1,"head_dim":256,"max_position_embeddings":32768)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":1000000.0,"rope_local_base_freq":10000.0)"
+       R"(,"query_pre_attn_scalar":256,"sliding_window":512,"sliding_window_pattern":6)"
+       R"(,"attention_bias":false,"pad_token_id":null,"tie_word_embeddings":true})",
+       268098176},
       {"gemma-7b",
        R"({"model_type":"gemma","hidden_act":"gelu_pytorch_tanh","initializer_range":0.02)"
        R"(,"vocab_size":256000,"hidden_size":3072,"intermediate_size":24576)"
        R"(,"num_hidden_layers":28,"num_attention_heads":16,"num_key_value_heads":16)"
        R"(,"head_dim":256,"max_position_embeddings":8192,"rms_norm_eps":1e-6)"
-       R"(,"rope_theta":10000.0,"tie_word_embeddings":true})",
+       R"(,"rope_theta":10000.0,"tie_word_embeddings":true,"pad_token_id":null})",
        8537680896},
       {"gpt-bytes-10m",
        R"({"model_type":"gpt2","vocab_size":256,"n_positions":256,"n_embd":384,"n_layer":6)"
@@ -143,83 +162,84 @@ const std::vector<Preset>& Table() {
        R"(,"hidden_size":5120,"intermediate_size":13824,"num_hidden_layers":40)"
        R"(,"num_attention_heads":40,"num_key_value_heads":40,"max_position_embeddings":4096)"
        R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
-       R"(,"attention_bias":false})",
+       R"(,"attention_bias":false,"pad_token_id":null})",
        13716198400},
       {"olmo-2-1b",
        R"({"model_type":"olmo2","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
        R"(,"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":16)"
        R"(,"num_attention_heads":16,"num_key_value_heads":16,"max_position_embeddings":4096)"
        R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
-       R"(,"attention_bias":false})",
+       R"(,"attention_bias":false,"pad_token_id":null})",
        1484916736},
       {"olmo-2-32b",
        R"({"model_type":"olmo2","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
        R"(,"hidden_size":5120,"intermediate_size":27648,"num_hidden_layers":64)"
        R"(,"num_attention_heads":40,"num_key_value_heads":8,"max_position_embeddings":4096)"
        R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
-       R"(,"attention_bias":false})",
+       R"(,"attention_bias":false,"pad_token_id":null})",
        32234279936},
       {"olmo-2-7b",
        R"({"model_type":"olmo2","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
        R"(,"hidden_size":4096,"intermediate_size":11008,"num_hidden_layers":32)"
        R"(,"num_attention_heads":32,"num_key_value_heads":32,"max_position_embeddings":4096)"
        R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
-       R"(,"attention_bias":false})",
+       R"(,"attention_bias":false,"pad_token_id":null})",
        7298617344},
       {"opt-1.3b",
        R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
        R"(,"hidden_size":2048,"ffn_dim":8192,"num_hidden_layers":24)"
        R"(,"num_attention_heads":32,"max_position_embeddings":2048,"dropout":0.1)"
        R"(,"do_layer_norm_before":true,"word_embed_proj_dim":2048)"
-       R"(,"tie_word_embeddings":true})",
+       R"(,"tie_word_embeddings":true,"pad_token_id":null})",
        1315758080},
       {"opt-125m",
        R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
        R"(,"hidden_size":768,"ffn_dim":3072,"num_hidden_layers":12)"
        R"(,"num_attention_heads":12,"max_position_embeddings":2048,"dropout":0.1)"
        R"(,"do_layer_norm_before":true,"word_embed_proj_dim":768)"
-       R"(,"tie_word_embeddings":true})",
+       R"(,"tie_word_embeddings":true,"pad_token_id":null})",
        125239296},
       {"opt-13b",
        R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
        R"(,"hidden_size":5120,"ffn_dim":20480,"num_hidden_layers":40)"
        R"(,"num_attention_heads":40,"max_position_embeddings":2048,"dropout":0.1)"
        R"(,"do_layer_norm_before":true,"word_embed_proj_dim":5120)"
-       R"(,"tie_word_embeddings":true})",
+       R"(,"tie_word_embeddings":true,"pad_token_id":null})",
        12853473280},
       {"opt-2.7b",
        R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
        R"(,"hidden_size":2560,"ffn_dim":10240,"num_hidden_layers":32)"
        R"(,"num_attention_heads":32,"max_position_embeddings":2048,"dropout":0.1)"
        R"(,"do_layer_norm_before":true,"word_embed_proj_dim":2560)"
-       R"(,"tie_word_embeddings":true})",
+       R"(,"tie_word_embeddings":true,"pad_token_id":null})",
        2651596800},
       {"opt-6.7b",
        R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
        R"(,"hidden_size":4096,"ffn_dim":16384,"num_hidden_layers":32)"
        R"(,"num_attention_heads":32,"max_position_embeddings":2048,"dropout":0.1)"
        R"(,"do_layer_norm_before":true,"word_embed_proj_dim":4096)"
-       R"(,"tie_word_embeddings":true})",
+       R"(,"tie_word_embeddings":true,"pad_token_id":null})",
        6658473984},
       {"phi-3-medium-4k",
        R"({"model_type":"phi3","hidden_act":"silu","initializer_range":0.02,"vocab_size":32064)"
        R"(,"hidden_size":5120,"intermediate_size":17920,"num_hidden_layers":40)"
        R"(,"num_attention_heads":40,"num_key_value_heads":10,"max_position_embeddings":4096)"
        R"(,"sliding_window":2047,"rms_norm_eps":1e-5,"rope_theta":10000.0)"
-       R"(,"tie_word_embeddings":false})",
+       R"(,"tie_word_embeddings":false,"pad_token_id":null})",
        13960238080},
       {"phi-3-mini-4k",
        R"({"model_type":"phi3","hidden_act":"silu","initializer_range":0.02,"vocab_size":32064)"
        R"(,"hidden_size":3072,"intermediate_size":8192,"num_hidden_layers":32)"
        R"(,"num_attention_heads":32,"num_key_value_heads":32,"max_position_embeddings":4096)"
        R"(,"sliding_window":2047,"rms_norm_eps":1e-5,"rope_theta":10000.0)"
-       R"(,"tie_word_embeddings":false})",
+       R"(,"tie_word_embeddings":false,"pad_token_id":null})",
        3821079552},
       {"phi-4",
        R"({"model_type":"phi3","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
        R"(,"hidden_size":5120,"intermediate_size":17920,"num_hidden_layers":40)"
        R"(,"num_attention_heads":40,"num_key_value_heads":10,"max_position_embeddings":16384)"
-       R"(,"rms_norm_eps":1e-5,"rope_theta":250000.0,"tie_word_embeddings":false})",
+       R"(,"rms_norm_eps":1e-5,"rope_theta":250000.0,"tie_word_embeddings":false)"
+       R"(,"pad_token_id":null})",
        14659507200},
       {"pythia-1.4b",
        R"({"model_type":"gpt_neox","hidden_act":"gelu","initializer_range":0.02,"vocab_size":50304)"

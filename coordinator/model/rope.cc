@@ -14,7 +14,7 @@ namespace terrace {
 namespace {
 
 constexpr double kLargeFactor = 1e6;
-constexpr double kThetaMin = 1.0 + 1e-6, kThetaMax = 1e12, kThetaDefault = 10000.0;
+constexpr double kThetaMin = 1.0 + 1e-6, kThetaMax = 1e12;
 constexpr int64_t kTrainedMax = int64_t{1} << 32;
 constexpr const char* kTrained = "original_max_position_embeddings";
 
@@ -23,6 +23,7 @@ struct Places {
   JsonReader& top;
   JsonReader& scaling;
   const RotaryRule& rule;
+  std::vector<std::string>* problems;
   std::vector<std::string>* remarks;
 
   void Remark(std::string text) const { remarks->push_back("model.config: " + std::move(text)); }
@@ -33,6 +34,7 @@ struct Places {
 // what the family's class has where nothing stands beside it.
 int64_t TrainedPositions(const Places& places, int64_t max_positions) {
   const int64_t inside = places.scaling.Int(kTrained, 2, kTrainedMax, max_positions);
+  if (places.rule.by_layer_type) return inside;  // nothing beside the objects is read
   const int64_t by_class = places.rule.trained;
   if (!places.top.Has(kTrained) && by_class == 0) return inside;
   const int64_t beside = places.top.Int(kTrained, 2, kTrainedMax, by_class);
@@ -85,7 +87,8 @@ double ScaleYarn(const Places& places, const RopeInput& input, double theta,
   };
   double low = dimension_of(beta_fast);
   double high = dimension_of(beta_slow);
-  if (scaling.Bool("truncate", true)) {
+  // transformers 5 looks for it where a rope for each kind of layers has none.
+  if (places.rule.by_layer_type || scaling.Bool("truncate", true)) {
     low = std::floor(low);
     high = std::ceil(high);
   }
@@ -244,7 +247,7 @@ void Scale(std::string_view type, const Places& places, const RopeInput& input, 
   }
 }
 
-// transformers 5 lets other families give each kind of layer its own.
+// transformers 5 lets some families give each kind of layer its own.
 bool IsNested(JsonReader& scaling) {
   for (const auto& [key, value] : scaling.object().items()) {
     if (!value.is_object()) continue;
@@ -255,34 +258,102 @@ bool IsNested(JsonReader& scaling) {
   return false;
 }
 
+// The numbers of one rope: those of an object, and beside it the base under `theta_key` (empty:
+// nothing stands there).
+RopeConfig ReadOne(const Places& places, const RopeInput& input, std::string_view theta_key,
+                   double theta_otherwise) {
+  RopeConfig rope;
+  RopeInput part = input;
+  part.head_dim = RotatedPart(places, input);
+  const TwoNames names = {.inside = "rope_theta",
+                          .beside = theta_key,
+                          .min = kThetaMin,
+                          .max = kThetaMax,
+                          .otherwise = theta_otherwise};
+  const double theta =
+      theta_key.empty() ? places.scaling.Real(names.inside, names.min, names.max, theta_otherwise)
+                        : ReadEither(places, names);
+  const std::string type = TypeOf(places.scaling);
+  rope.inverse_frequency = Frequencies(theta, part.head_dim);
+  Scale(type, places, part, theta, &rope);
+  if (places.problems->empty()) JudgeRopeKeys(places.scaling, type, places.remarks);
+  return rope;
+}
+
+constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention";
+
+// The object of one kind of layers in rope_parameters; empty where it is not there.
+nlohmann::json OfLayers(const nlohmann::json* parameters, std::string_view kind) {
+  if (parameters == nullptr) return nlohmann::json::object();
+  const auto it = parameters->find(kind);
+  return it != parameters->end() && it->is_object() ? *it : nlohmann::json::object();
+}
+
+// As transformers 5 reads them: rope_scaling is of layers without a window, and changes what
+// rope_parameters says of these.
+Ropes ReadByLayerType(const Places& given, const RopeInput& input) {
+  JsonReader& top = given.top;
+  const RotaryRule& rule = given.rule;
+  const nlohmann::json* older = top.Object("rope_scaling");
+  const nlohmann::json* newer = top.Object("rope_parameters");
+  if (newer != nullptr) {
+    for (const auto& [key, value] : newer->items()) {
+      if ((key == kFull || key == kSliding) && (value.is_object() || value.is_null())) continue;
+      top.Problem("rope_parameters", absl::StrCat("a member ", ShownJson(key)),
+                  absl::StrCat("the objects ", Absl(kFull), " and ", Absl(kSliding)),
+                  "layers of the two kinds have a rope each");
+      return {};
+    }
+  }
+  nlohmann::json full = OfLayers(newer, kFull);
+  const nlohmann::json sliding = OfLayers(newer, kSliding);
+  const bool of_scaling = full.empty() && older != nullptr;
+  if (older != nullptr) full.update(*older);
+  JsonReader full_reader(full, of_scaling ? "rope_scaling." : "rope_parameters.full_attention.",
+                         given.problems);
+  JsonReader sliding_reader(sliding, "rope_parameters.sliding_attention.", given.problems);
+  const auto of = [&](JsonReader& scaling) {
+    return Places{.top = top,
+                  .scaling = scaling,
+                  .rule = rule,
+                  .problems = given.problems,
+                  .remarks = given.remarks};
+  };
+  if (rule.local_theta_key.empty() && top.Has(rule.theta_key) &&
+      !sliding_reader.Has("rope_theta")) {
+    const double theta = top.Real(rule.theta_key, kThetaMin, kThetaMax, rule.theta);
+    if (theta != rule.local_theta) {
+      given.Remark(absl::StrCat(Absl(rule.theta_key), " ", theta,
+                                " counts in layers without a window, ", rule.local_theta,
+                                " in the others, as in transformers 5; 4 reads it for all"));
+    }
+  }
+  Ropes ropes;
+  ropes.rope = ReadOne(of(full_reader), input, rule.theta_key, rule.theta);
+  ropes.local = ReadOne(of(sliding_reader), input, rule.local_theta_key, rule.local_theta);
+  return ropes;
+}
+
 }  // namespace
 
-RopeConfig ReadRope(JsonReader& config, const RopeInput& input, const RotaryRule& rule,
-                    std::vector<std::string>* problems, std::vector<std::string>* remarks) {
-  RopeConfig rope;
+Ropes ReadRopes(JsonReader& config, const RopeInput& input, const RotaryRule& rule,
+                std::vector<std::string>* problems, std::vector<std::string>* remarks) {
+  if (rule.whole_only) CheckWholeHead(config);
   const nlohmann::json empty = nlohmann::json::object();
+  if (rule.by_layer_type) {
+    JsonReader none(empty, "", problems);
+    return ReadByLayerType({config, none, rule, problems, remarks}, input);
+  }
   const char* section = SectionOf(config, remarks);
   const nlohmann::json* object = config.Object(section);
   JsonReader scaling(object == nullptr ? empty : *object, absl::StrCat(section, "."), problems);
-  const Places places = {.top = config, .scaling = scaling, .rule = rule, .remarks = remarks};
-  if (rule.whole_only) CheckWholeHead(config);
   if (IsNested(scaling)) {
     for (std::string_view key : {std::string_view(kTrained), rule.part_key, rule.theta_key})
       config.Has(key);  // known, not looked at now
-    return rope;
+    return {};
   }
-  RopeInput part = input;
-  part.head_dim = RotatedPart(places, input);
-  const double theta = ReadEither(places, {.inside = "rope_theta",
-                                           .beside = rule.theta_key,
-                                           .min = kThetaMin,
-                                           .max = kThetaMax,
-                                           .otherwise = kThetaDefault});
-  const std::string type = TypeOf(scaling);
-  rope.inverse_frequency = Frequencies(theta, part.head_dim);
-  Scale(type, places, part, theta, &rope);
-  if (problems->empty()) JudgeRopeKeys(scaling, type, remarks);
-  return rope;
+  return {.rope = ReadOne({config, scaling, rule, problems, remarks}, input, rule.theta_key,
+                          rule.theta)};
 }
 
 }  // namespace terrace

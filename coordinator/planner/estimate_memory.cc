@@ -36,8 +36,12 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double elemen
   const int64_t kv_heads = std::max(config.kv_heads, std::min(tp, config.heads));
   const int64_t kv = kv_heads * config.head_dim, attention = config.heads * config.head_dim;
   const int64_t inner = (config.mlp == MlpKind::kGated ? 3 : 2) * config.intermediate;
-  const int64_t qk_norm = config.qk_norm ? attention + kv : 0;
-  const int64_t whole = sp > 1 ? 2 * config.hidden + 2 * config.hidden / sp : 4 * config.hidden;
+  // q and k beside what their product gave.
+  const int64_t qk_norm = config.qk_norm || config.interleaved_rope ? attention + kv : 0;
+  const int64_t before = config.shared_norm ? 1 : 2;
+  int64_t whole = before * config.hidden + 2 * config.hidden / sp;
+  // What the norms behind the blocks read.
+  if (config.norm_before && config.norm_after) whole += 2 * config.hidden / sp;
   int64_t elements = (2 * attention + 2 * kv + qk_norm + inner) / tp + whole + model_.adapter_ranks;
   if (layout.context_parallel() > 1) {
     elements += (layout.context_type() == "ulysses" ? attention : 2 * kv) / tp;
@@ -45,7 +49,7 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double elemen
   // Statistics of the norms and the attention stay f32.
   const int64_t statistics = kF32Bytes * (config.heads / tp + std::max<int64_t>(1, 2 / sp));
   // Nobody keeps what a norm gives after a block.
-  const int64_t norms = config.norm_after ? 0 : 2 * config.hidden;
+  const int64_t norms = config.norm_before ? before * config.hidden : 0;
   const int64_t again = norms + config.intermediate / tp;
   const int64_t dropped = model_.dropped_attention / tp;
   const int64_t tokens = TokensOf(layout, model_.sequence);

@@ -133,7 +133,8 @@ int64_t LayerWorkBytes(const EstimateModel& model, const v1::Layout& layout) {
   const int64_t tp = layout.tensor_parallel(), sp = layout.sequence_parallel() ? tp : 1;
   const int64_t tokens = TokensOf(layout, model.sequence);
   const int64_t inner = (config.mlp == MlpKind::kGated ? 2 : 1) * config.intermediate / tp;
-  const bool three = config.parallel_residual || config.norm_after || config.residual_scale != 1;
+  const bool three = (config.parallel_residual && !config.shared_norm) || config.norm_after ||
+                     config.residual_scale != 1;
   const int64_t sums = three ? 3 : 2;
   const int64_t bytes = tokens * ElementBytes(layout) * (sums * config.hidden / sp + inner);
   if (layout.device() != "cuda") return bytes;

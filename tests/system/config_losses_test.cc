@@ -131,7 +131,12 @@ class ConfigLossesTest : public testing::TestWithParam<const char*> {
                                    c.attention_scale,
                                    c.residual_scale,
                                    c.logits_scale};
+    numbers.push_back(1.0 * c.shared_norm);
+    numbers.push_back(1.0 * static_cast<int>(c.qkv));
+    numbers.push_back(c.local_rope.attention_factor);
     for (const double f : c.rope.inverse_frequency) numbers.push_back(1e6 * f);
+    for (const double f : c.local_rope.inverse_frequency) numbers.push_back(1e6 * f);
+    for (const bool unrotated : c.unrotated) numbers.push_back(unrotated);
     for (const int64_t window : c.window) numbers.push_back(1.0 * window);
     return numbers;
   }
@@ -178,7 +183,7 @@ TEST_P(ConfigLossesTest, EachKeyFollowsTransformersOrIsSaid) {
 INSTANTIATE_TEST_SUITE_P(Families, ConfigLossesTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
                                          "gpt_neox", "gemma", "stablelm", "phi3", "olmo2",
-                                         "granite", "opt"),
+                                         "granite", "opt", "gemma3_text"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -55,8 +55,14 @@ Slice Forward::Layer(int layer, Slice x) {
   builder_.Mark();
   ForgetWeights();
   builder_.layer = layer;
-  const Slice attended = Attention(x);
-  const Slice y = Mlp(config_.parallel_residual ? x : attended, attended);
+  const Slice read =
+      Entered(x, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias, "attn_norm");
+  const Slice attended = Attention(read, x);
+  const Slice y = config_.shared_norm
+                      ? Mlp(read, attended)
+                      : Mlp(Entered(config_.parallel_residual ? x : attended, TensorRole::kMlpNorm,
+                                    TensorRole::kMlpNormBias, "mlp_norm"),
+                            attended);
   builder_.layer = kNone;
   return y;
 }
@@ -132,8 +138,8 @@ void Forward::Product(Slice x, TensorRole weight, Slice bias, Slice y, const Lin
 
 Slice Forward::Entered(Slice x, TensorRole weight, TensorRole bias, const std::string& name) {
   // Tensor-parallel ranks would sum the gradient of the residual stream with that of the block.
-  ABSL_HARDENING_ASSERT(!config_.norm_after || parallel_.groups.tensor == kNone);
-  return config_.norm_after ? x : EnterRegion(Norm(x, weight, bias, name), name);
+  ABSL_HARDENING_ASSERT(config_.norm_before || parallel_.groups.tensor == kNone);
+  return config_.norm_before ? EnterRegion(Norm(x, weight, bias, name), name) : x;
 }
 
 // What the first product of a block reads: all tokens of this context share.
@@ -190,8 +196,7 @@ Slice Forward::RowProduct(Slice x, Slice residual, TensorRole weight, TensorRole
 }
 
 Slice Forward::Mlp(Slice x, Slice residual) {
-  const Slice normed = Entered(x, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm");
-  const Slice h = config_.mlp == MlpKind::kPlain ? PlainMlp(normed) : GatedMlp(normed);
+  const Slice h = config_.mlp == MlpKind::kPlain ? PlainMlp(x) : GatedMlp(x);
   return RowProduct(h, residual, TensorRole::kMlpDown, TensorRole::kMlpDownBias, "mlp_down");
 }
 

@@ -25,13 +25,19 @@
 
 namespace terrace::compiler {
 
+// Values with the cosines and sines of rotary angles; kNone where no layer here has such angles.
+struct RopeTables {
+  int rope = kNone;
+  int local = kNone;  // of ModelConfig.local_rope
+};
+
 struct ForwardOptions {
   int64_t batch = 0;     // sequences
   int64_t sequence = 0;  // tokens of each, over all context-parallel ranks
   Precisions precisions;
   bool for_backward = false;  // keep the values before activations
   kernels::LossTerms terms;
-  int rope_table = kNone;   // value; kNone without rotary embedding
+  RopeTables rope_tables;
   int64_t chunk_bytes = 0;  // of one copy between tiers; 0: the default
   uint64_t dropout_seed = 0;
   bool documents = false;  // a sequence of a batch holds several (data.samples: packed)
@@ -165,11 +171,15 @@ class Forward {
   Slice GatedMlp(Slice x);
 
   // forward_attention.cc
-  Slice Attention(Slice x);
+  // Attention over what x's rows hold, added to `residual`.
+  Slice Attention(Slice x, Slice residual);
   Slice QkvProduct(Slice x);
   Slice HeadsApart(Slice qkv);
+  Slice GroupsApart(Slice qkv);
   Slice HeadNorms(Slice qkv);
-  void Rotate(Slice qk);
+  int RopeTable() const;
+  Slice HalvesApart(Slice qk);
+  void Rotate(Slice qk, int table);
   Heads SplitHeads(Slice qk, Slice v) const;
   Slice AttentionOver(const Heads& heads);
   Slice RingOver(const Heads& heads);

@@ -22,31 +22,39 @@ float Forward::Scale() const {
   return static_cast<float>(scale > 0 ? scale : 1.0 / std::sqrt(config_.head_dim));
 }
 
-Slice Forward::Attention(Slice x) {
-  const Slice qkv = QkvProduct(
-      Entered(x, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias, "attn_norm"));
+// The table of this layer's angles; kNone where it has none.
+int Forward::RopeTable() const {
+  const RopeConfig* rope = RopeOf(config_, builder_.layer);
+  if (rope == nullptr) return kNone;
+  return rope == &config_.rope ? options_.rope_tables.rope : options_.rope_tables.local;
+}
+
+Slice Forward::Attention(Slice x, Slice residual) {
+  const Slice qkv = QkvProduct(x);
   const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
   const int64_t qk_columns = (heads + kv) * config_.head_dim;
   Slice qk = Columns(qkv, 0, qk_columns);
   if (config_.qk_norm) qk = HeadNorms(qkv);
-  if (options_.rope_table != kNone) Rotate(qk);
+  const int table = RopeTable();
+  if (table != kNone && config_.interleaved_rope) qk = HalvesApart(qk);
+  if (table != kNone) Rotate(qk, table);
   const Heads split = SplitHeads(qk, Columns(qkv, qk_columns, kv * config_.head_dim));
   const Slice o = parallel_.context() == 1 ? AttentionOver(split)
                   : parallel_.ulysses      ? UlyssesOver(split)
                                            : RingOver(split);
-  return RowProduct(Reshape(o, {tokens(), heads * config_.head_dim}), x, TensorRole::kAttentionOut,
-                    TensorRole::kAttentionOutBias, "attn_out");
+  return RowProduct(Reshape(o, {tokens(), heads * config_.head_dim}), residual,
+                    TensorRole::kAttentionOut, TensorRole::kAttentionOutBias, "attn_out");
 }
 
 // q and k at once where one product made them.
-void Forward::Rotate(Slice qk) {
+void Forward::Rotate(Slice qk, int table) {
   const int64_t d = config_.head_dim;
   const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
   const auto rotate = [&](int64_t first_head, int64_t count, const char* name) {
     builder_.Compute(Op::kRope,
                      kernels::RopeAttrs{.sequence = local_sequence(), .context = share()},
                      {Reshape(Columns(qk, first_head * d, count * d), {tokens(), count, d}),
-                      builder_.graph().Whole(options_.rope_table)},
+                      builder_.graph().Whole(table)},
                      name);
   };
   if (parallel_.tensor_block == 1) {
@@ -69,7 +77,9 @@ Slice Forward::QkvProduct(Slice x) {
   const Slice bias = Weight(fused ? TensorRole::kQkvBias : TensorRole::kQBias);
   if (parallel_.tensor_block == 1) {
     Product(x, weight, bias, qkv, Stored(), "qkv");
-    return config_.qkv == QkvKind::kByHead ? HeadsApart(qkv) : qkv;
+    // One key head's queries, k and v lie as those of all heads do.
+    if (config_.qkv != QkvKind::kByHead || kv == 2 * d) return qkv;
+    return config_.kv_heads == config_.heads ? HeadsApart(qkv) : GroupsApart(qkv);
   }
   Product(x, weight, bias, Columns(qkv, 0, q), Stored(), "q");
   Product(x, TensorRole::kK, Weight(TensorRole::kKBias), Columns(qkv, q, kv), Stored(), "kv");
@@ -83,6 +93,36 @@ Slice Forward::HeadsApart(Slice qkv) {
   builder_.Compute(Op::kPermute, kernels::PermuteAttrs{.order = {0, 2, 1, 3}},
                    {Reshape(qkv, {tokens(), heads, 3, d}), Reshape(apart, {tokens(), 3, heads, d})},
                    "q, k and v apart");
+  return apart;
+}
+
+// The same where several queries share a key head: [T, key heads, queries of each + 2, d].
+Slice Forward::GroupsApart(Slice qkv) {
+  const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
+  const int64_t d = config_.head_dim, queries = heads / kv * d;
+  const Slice apart = Activation("qkv.apart", tokens(), (heads + 2 * kv) * d);
+  const auto copy = [&](int64_t from, int64_t to, int64_t columns, const char* name) {
+    builder_.Compute(Op::kCast, kernels::NoAttrs{},
+                     {Columns(qkv, from, columns), Columns(apart, to, columns)}, name);
+  };
+  for (int64_t i = 0; i < kv; ++i) {
+    const int64_t group = i * (queries + 2 * d);
+    copy(group, i * queries, queries, "q apart");
+    copy(group + queries, (heads + i) * d, d, "k apart");
+    copy(group + queries + d, (heads + kv + i) * d, d, "v apart");
+  }
+  return apart;
+}
+
+// Where pairs of neighbours are rotated: the first of each pair, then the second. Scores do not
+// depend on the order of a head's elements, if it is one for q and k.
+Slice Forward::HalvesApart(Slice qk) {
+  const int64_t columns = qk.shape.RowElements(), d = config_.head_dim;
+  const Slice apart = Activation("qk.halves", tokens(), columns);
+  builder_.Compute(Op::kPermute, kernels::PermuteAttrs{.order = {0, 1, 3, 2}},
+                   {Reshape(DenseCopy(qk, "qk.dense"), {tokens(), columns / d, d / 2, 2}),
+                    Reshape(apart, {tokens(), columns / d, 2, d / 2})},
+                   "halves of heads apart");
   return apart;
 }
 

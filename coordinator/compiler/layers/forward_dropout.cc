@@ -53,9 +53,10 @@ Slice Forward::AddChanged(Slice product, Slice residual, TensorRole weight, Slic
   const bool attention = weight == TensorRole::kAttentionOut;
   Slice normed = sum;
   if (config_.norm_after) {
-    normed = attention ? Norm(sum, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias,
-                              "attn_norm")
-                       : Norm(sum, TensorRole::kMlpNorm, TensorRole::kMlpNormBias, "mlp_norm");
+    normed = attention ? Norm(sum, TensorRole::kAttentionAfterNorm,
+                              TensorRole::kAttentionAfterNormBias, "attn_after_norm")
+                       : Norm(sum, TensorRole::kMlpAfterNorm, TensorRole::kMlpAfterNormBias,
+                              "mlp_after_norm");
   }
   Multiply(normed, config_.residual_scale, name);
   const DropoutSite site = attention ? DropoutSite::kAttentionOut : DropoutSite::kMlpOut;

@@ -38,7 +38,8 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
          "phi3": {**LLAMA, "pad_token_id": None}, "olmo2": {**LLAMA, "pad_token_id": None},
          "granite": {**LLAMA, "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25, "logits_scaling": 2.0},
          "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY,
-                 "max_position_embeddings": 64, "pad_token_id": None}}
+                 "max_position_embeddings": 64, "pad_token_id": None},
+         "gemma3_text": {**LLAMA, "sliding_window": 4, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16, "pad_token_id": None}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -62,6 +63,15 @@ ROPES = [
     {"rope_scaling": {**LONG, "factor": 4.0, **TRAINED}}, {"rope_scaling": LONG, **TRAINED},
     {"rope_parameters": {**LONG, "factor": 4.0, "original_max_position_embeddings": 32}},
     {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "beta_fast": 8}}, {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
+]
+# Of families whose layers with and without a window have a rope each.
+KINDS = [
+    {"rope_theta": 500.0}, {"rope_scaling": LINEAR}, {"rope_parameters": LINEAR}, {"rope_scaling": YARN}, {"rope_scaling": {**LLAMA3, **TRAINED}},
+    {"rope_scaling": LLAMA3}, {"rope_scaling": LLAMA3, **TRAINED}, {"rope_scaling": SOFT}, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+    {"rope_parameters": {"full_attention": {**LINEAR, "rope_theta": 500.0}, "sliding_attention": {**PLAIN, "rope_theta": 50.0}}},
+    {"rope_parameters": {"full_attention": {**PLAIN, "rope_theta": 500.0}}, "rope_scaling": LINEAR}, {"rope_parameters": {"sliding_attention": LINEAR}},
+    {"rope_parameters": {"sliding_attention": LINEAR}, "rope_scaling": LINEAR}, {"rope_parameters": {"full_attention": PLAIN}, "rope_theta": 500.0},
+    {"rope_parameters": {"full_attention": None, "sliding_attention": YARN}}, {"rope_parameters": {}}, {"partial_rotary_factor": 0.5},
 ]
 CASES = {
     "gpt2": [{"hidden_size": 48, "-": ["n_embd"]}, {"num_hidden_layers": 3, "-": ["n_layer"]}, {"num_attention_heads": 2, "-": ["n_head"]},
@@ -106,6 +116,12 @@ CASES = {
             {"enable_bias": False}, {"layer_norm_elementwise_affine": False}, {"_remove_final_layer_norm": True}, {"tie_word_embeddings": False},
             {"activation_function": "gelu"}, {"activation_function": "gelu_new"}, {"hidden_act": "gelu"}, {"intermediate_size": 64},
             {"num_key_value_heads": 2}, {"rope_theta": 500.0}, {"max_position_embeddings": 32}],
+    "gemma3_text": KINDS + [{"rope_local_base_freq": 500.0}, {"sliding_window_pattern": 1}, {"sliding_window_pattern": 3}, {"sliding_window_pattern": 0},
+                            {"_sliding_window_pattern": 1}, {"layer_types": ["full_attention", "sliding_attention"]}, {"layer_types": ["full_attention"]},
+                            {"layer_types": ["full_attention", "full_attention"]}, {"sliding_window": None}, {"sliding_window": 40},
+                            {"query_pre_attn_scalar": 4}, {"hidden_activation": "gelu"}, {"hidden_act": "gelu"}, {"attention_bias": True},
+                            {"num_key_value_heads": 4}, {"-": ["num_key_value_heads"]}, {"head_dim": 16}, {"tie_word_embeddings": False},
+                            {"final_logit_softcapping": 3.0}, {"attn_logit_softcapping": 3.0}, {"use_bidirectional_attention": True}],
 }
 
 
@@ -128,7 +144,8 @@ def fill(name, count):
 def others(family, key):
     """As OtherValues() of tests/unit/coordinator/model/config_sweep_test.cc."""
     now = BASES[family].get(key, KEYS[family][key])
-    if key in ("rope_scaling", "rope_parameters", "layer_types", "partial_rotary_factor", "original_max_position_embeddings"):
+    if key in ("rope_scaling", "rope_parameters", "layer_types", "partial_rotary_factor", "original_max_position_embeddings", "no_rope_layers") or (
+            key == "num_hidden_layers" and "layer_types" in BASES[family]):
         return []  # CASES has them
     if isinstance(now, bool):
         return [not now]

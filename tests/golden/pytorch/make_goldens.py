@@ -203,6 +203,20 @@ CONFIGS = {
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
     },
+    "gemma3_text": {key: value for key, value in LLAMA_LIKE.items() if key != "hidden_act"} | {
+        "model_type": "gemma3_text",
+        "architectures": ["Gemma3ForCausalLM"],
+        "hidden_size": 24,
+        "head_dim": 16,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 12,
+        "sliding_window": 7,
+        "sliding_window_pattern": 2,
+        "rope_local_base_freq": 100.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        "pad_token_id": None,
+        "tie_word_embeddings": True,
+    },
 }
 
 
@@ -215,7 +229,7 @@ def stored(model):
 def randomize(model, seed):
     """Every parameter away from its special value, so that a forgotten one shows."""
     generator = torch.Generator().manual_seed(seed)
-    is_gemma = model.config.model_type == "gemma"  # embeddings times the root of hidden_size, norms by 1 + weight
+    is_gemma = model.config.model_type.startswith("gemma")  # embeddings times the root of hidden_size, norms by 1 + weight
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)

@@ -35,7 +35,8 @@ ADAPTERS = {
 
 
 def families(name):
-    return ("gpt2", "llama") + (("gpt_neox", "phi3", "olmo2", "granite", "opt") if name == "all_linear" else ())
+    others = ("gpt_neox", "phi3", "olmo2", "granite", "opt", "gemma3_text")
+    return ("gpt2", "llama") + (others if name == "all_linear" else ())
 
 
 def number(i, is_b):

@@ -48,7 +48,7 @@ class TinyStage {
             .sequence = sequence,
             .precisions = {.activation = activation},
             .for_backward = true,
-            .rope_table = rope_table};
+            .rope_tables = {.rope = rope_table}};
   }
 
   // The passes in a sequence "train".

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/model/config.h"
 #include "coordinator/model/config_keys.h"
+#include "coordinator/model/family.h"
 
 namespace terrace {
 namespace {
@@ -75,7 +76,9 @@ std::string PrintOf(const ModelConfig& c) {
       c.embedding_scale, " ", c.attention_scale, " ", c.residual_scale, " ", c.logits_scale, " ",
       c.norm_epsilon, " ", c.initializer_range, " ", c.rope.attention_factor, " ",
       absl::StrJoin(c.rope.inverse_frequency, ","), " ", absl::StrJoin(c.window, ","), " ",
-      c.dropout.embedding, " ", c.dropout.residual);
+      c.dropout.embedding, " ", c.dropout.residual, " ", c.shared_norm, c.norm_bias, c.norm_before,
+      c.norm_after, c.interleaved_rope, " ", c.local_rope.attention_factor, " ",
+      absl::StrJoin(c.local_rope.inverse_frequency, ","), " ", absl::StrJoin(c.unrotated, ","));
 }
 
 // Values that a person might write there and that are not the default.
@@ -164,6 +167,36 @@ TEST(ConfigSweepTest, OtherNamesOfTheClassesAreRead) {
       EXPECT_EQ(PrintOf(*a), PrintOf(*b)) << family << "." << alias;
     }
   }
+}
+
+// A class that takes a token for padding where the config names none treats its row as if the
+// config had named it.
+TEST(ConfigSweepTest, ATokenThatAClassTakesForPaddingIsSaid) {
+  int said = 0;
+  for (const Family& family : Families()) {
+    const std::string name(family.name);
+    SCOPED_TRACE(name);
+    const Json& recorded = Recorded().at("keys").at(name).at("pad_token_id");
+    EXPECT_EQ(family.pad_token, recorded.is_null() ? -1 : recorded.get<int64_t>());
+    Json json = BaseOf(name);
+    json["vocab_size"] = 262144;
+    const auto remarks = [&] {
+      const auto config = ParseModelConfig(json.dump(), kLength);
+      EXPECT_TRUE(config.ok()) << config.status();
+      return config.ok() ? absl::StrJoin(config->remarks, " ") : "";
+    };
+    if (recorded.is_null()) {
+      EXPECT_THAT(remarks(), testing::Not(testing::HasSubstr("pad_token_id")));
+    } else {
+      EXPECT_THAT(remarks(),
+                  testing::HasSubstr(absl::StrCat("pad_token_id: ", name, " takes ",
+                                                  family.pad_token, " where none is named")));
+      ++said;
+    }
+    json["pad_token_id"] = nullptr;
+    EXPECT_THAT(remarks(), testing::Not(testing::HasSubstr("pad_token_id")));
+  }
+  EXPECT_GE(said, 4);
 }
 
 // The test can fail: a key that is in no table and no class is said, one that is not fed is not.

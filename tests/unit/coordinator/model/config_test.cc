@@ -122,8 +122,8 @@ TEST(ConfigTest, LlamaReadsNoWindowAndThatIsSaid) {
   json["layer_types"] = {"sliding_attention"};
   EXPECT_THAT(Parsed(json).window, testing::Each(0));
   EXPECT_THAT(Parsed(json).remarks,
-              ElementsAre(HasSubstr("layer_types: got [\"sliding_attention\"], which only"),
-                          HasSubstr("sliding_window: got 4096, which only")));
+              ElementsAre(HasSubstr("layer_types: got [\"sliding_attention\"], which the family"),
+                          HasSubstr("sliding_window: got 4096, which the family")));
 }
 
 // The configuration classes of transformers, where a key is left out and where it is null.
@@ -285,6 +285,35 @@ TEST(ConfigTest, KeysThatStandTwiceAreSaid) {
   EXPECT_EQ(config->layers, 3);
   EXPECT_THAT(config->remarks, ElementsAre(HasSubstr("n_layer stands twice; the last one counts")));
   EXPECT_THAT(ErrorOf("{\n \"model_type\": NaN}"), HasSubstr("(line 2, column"));
+}
+
+TEST(ConfigTest, OfGemma3ItsTextPartAloneIsRead) {
+  EXPECT_THAT(ErrorOf(R"({"model_type":"gemma3","text_config":{},"vision_config":{}})"),
+              AllOf(HasSubstr("texts and images are not supported"), HasSubstr("text_config")));
+  // As the text_config of gemma-3-4b: the rest is the class's.
+  const ModelConfig config = Parsed(nlohmann::json::parse(
+      R"({"model_type":"gemma3_text","hidden_size":2560,"intermediate_size":10240)"
+      R"(,"num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"})"
+      R"(,"sliding_window":1024})"));
+  EXPECT_EQ(config.vocabulary, 262208);
+  EXPECT_EQ(config.heads, 8);
+  EXPECT_EQ(config.kv_heads, 4);
+  EXPECT_EQ(config.rope.inverse_frequency[0], 1.0 / 8);
+  EXPECT_EQ(config.local_rope.inverse_frequency[0], 1);
+  EXPECT_THAT(config.remarks, ElementsAre(HasSubstr("pad_token_id: gemma3_text takes 0")));
+}
+
+TEST(ConfigTest, LayersOfOneModelMayDiffer) {
+  nlohmann::json json = Preset("gemma-3-270m");
+  json["num_hidden_layers"] = 3;
+  json["sliding_window_pattern"] = 2;
+  EXPECT_THAT(Parsed(json).window, ElementsAre(512, 0, 512));
+  json["layer_types"] = {"full_attention", "full_attention", "sliding_attention"};
+  EXPECT_THAT(Parsed(json).window, ElementsAre(0, 0, 512));
+  json["sliding_window"] = nullptr;
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("sliding_attention without a window"));
+  json.erase("layer_types");
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("sliding_window: got none"));
 }
 
 TEST(ConfigTest, NoPresetHasAnythingToSay) {

@@ -87,13 +87,35 @@ TEST(ModelTest, Phi3HasOneTensorOfGateAndUp) {
 
 TEST(ModelTest, Olmo2NormsAfterItsBlocksAndOverAllHeads) {
   const Model model = Build("olmo-2-32b");
-  EXPECT_EQ(model.Find(TensorRole::kAttentionNorm, 0)->name,
+  EXPECT_EQ(model.Find(TensorRole::kAttentionAfterNorm, 0)->name,
             "model.layers.0.post_attention_layernorm.weight");
-  EXPECT_EQ(model.Find(TensorRole::kMlpNorm, 63)->name,
+  EXPECT_EQ(model.Find(TensorRole::kMlpAfterNorm, 63)->name,
             "model.layers.63.post_feedforward_layernorm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kMlpNorm, 0), nullptr);
   EXPECT_EQ(model.Find(TensorRole::kQNorm, 0)->shape, (std::vector<int64_t>{5120}));
   EXPECT_EQ(model.Find(TensorRole::kKNorm, 0)->shape, (std::vector<int64_t>{8 * 128}));
-  EXPECT_GT(model.Find(TensorRole::kMlpNorm, 0), model.Find(TensorRole::kMlpDown, 0));
+  EXPECT_GT(model.Find(TensorRole::kMlpAfterNorm, 0), model.Find(TensorRole::kMlpDown, 0));
+}
+
+TEST(ModelTest, Gemma3NormsBeforeAndBehindItsBlocksAndHasAnglesOfItsOwnInLayersWithAWindow) {
+  const Model model = Build("gemma-3-1b");
+  EXPECT_EQ(model.Find(TensorRole::kAttentionNorm, 0)->name,
+            "model.layers.0.input_layernorm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kAttentionAfterNorm, 0)->name,
+            "model.layers.0.post_attention_layernorm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kMlpNorm, 0)->name,
+            "model.layers.0.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kMlpAfterNorm, 25)->name,
+            "model.layers.25.post_feedforward_layernorm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kQNorm, 0)->init, Init::kZeros);
+  const ModelConfig& config = model.config;
+  EXPECT_DOUBLE_EQ(config.attention_scale, 1.0 / 16);
+  EXPECT_EQ(config.window[4], 512);
+  EXPECT_EQ(config.window[5], 0);
+  EXPECT_EQ(RopeOf(config, 4), &config.local_rope);
+  EXPECT_EQ(RopeOf(config, 5), &config.rope);
+  EXPECT_NEAR(config.local_rope.inverse_frequency[64], std::pow(1e4, -0.5), 1e-12);
+  EXPECT_NEAR(config.rope.inverse_frequency[64], std::pow(1e6, -0.5), 1e-12);
 }
 
 TEST(ModelTest, OptsFirstPositionIsTheThirdRow) {

@@ -29,7 +29,7 @@ struct Case {
 };
 
 struct Read {
-  RopeConfig rope;
+  RopeConfig rope, local;
   std::vector<std::string> problems, remarks;
 };
 
@@ -37,7 +37,9 @@ Read ReadText(const char* text, const RopeInput& input, const RotaryRule& rule =
   const nlohmann::json json = nlohmann::json::parse(text);
   Read read;
   JsonReader reader(json, "", &read.problems);
-  read.rope = ReadRope(reader, input, rule, &read.problems, &read.remarks);
+  Ropes ropes = ReadRopes(reader, input, rule, &read.problems, &read.remarks);
+  read.rope = std::move(ropes.rope);
+  read.local = std::move(ropes.local);
   return read;
 }
 

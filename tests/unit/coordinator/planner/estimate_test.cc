@@ -33,12 +33,14 @@ struct Case {
 };
 
 TEST(EstimateTest, BytesAreNearTheCompiledArena) {
-  for (const Case& one : {Case{"gpt2", "fp32", 2}, Case{"gpt2", "fp32", 8}, Case{"gpt2", "bf16", 4},
-                          Case{"qwen3-0.6b", "bf16", 2}, Case{"llama-3.2-1b", "bf16", 1},
-                          Case{"olmo-2-1b", "bf16", 1}, Case{"granite-3.1-2b-instruct", "bf16", 1},
-                          Case{"olmo-2-1b", "bf16", 2, "selective"},
-                          Case{"granite-3.1-2b-instruct", "bf16", 2, "selective"},
-                          Case{"opt-125m", "fp32", 2}, Case{"phi-3-mini-4k", "bf16", 1}}) {
+  for (const Case& one :
+       {Case{"gpt2", "fp32", 2}, Case{"gpt2", "fp32", 8}, Case{"gpt2", "bf16", 4},
+        Case{"qwen3-0.6b", "bf16", 2}, Case{"llama-3.2-1b", "bf16", 1},
+        Case{"olmo-2-1b", "bf16", 1}, Case{"granite-3.1-2b-instruct", "bf16", 1},
+        Case{"olmo-2-1b", "bf16", 2, "selective"},
+        Case{"granite-3.1-2b-instruct", "bf16", 2, "selective"}, Case{"opt-125m", "fp32", 2},
+        Case{"phi-3-mini-4k", "bf16", 1}, Case{"gemma-3-270m", "bf16", 2},
+        Case{"gemma-3-270m", "fp32", 8}, Case{"gemma-3-1b", "bf16", 4, "selective"}}) {
     SCOPED_TRACE(testing::Message()
                  << one.preset << " " << one.precision << " " << one.micro_batch);
     v1::JobSpec spec = TinySpec();

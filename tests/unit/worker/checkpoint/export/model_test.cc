@@ -7,6 +7,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/convert.h"
 #include "worker/checkpoint/export/export.h"
+#include "worker/checkpoint/model_files.h"
 #include "worker/checkpoint/safetensors/safetensors.h"
 
 namespace terrace {
@@ -109,6 +110,24 @@ TEST_F(ExportTest, WithoutAnEndTokenNoneIsLeftToADefault) {
   const std::string out = folder_.path("out");
   ASSERT_TRUE(ExportCheckpoint(Write(), out, "f32", {}).ok());
   EXPECT_TRUE(Config(out).contains("eos_token_id") && Config(out)["eos_token_id"].is_null());
+}
+
+// Else the class would freeze a row that was trained here.
+TEST_F(ExportTest, WhereAClassHasATokenForPaddingNoneIsLeftToIt) {
+  const nlohmann::json recorded = Read(TERRACE_TEST_DATA "/config_keys.json");
+  int classes = 0;
+  for (const auto& [family, keys] : recorded.at("keys").items()) {
+    const auto config = CompleteModelConfig(nlohmann::json({{"model_type", family}}).dump(),
+                                            kernels::DType::kF32, {});
+    ASSERT_TRUE(config.ok()) << config.status();
+    const nlohmann::json written = nlohmann::json::parse(*config);
+    EXPECT_TRUE(written.contains("architectures")) << family;
+    EXPECT_EQ(written.contains("pad_token_id"), !keys.at("pad_token_id").is_null()) << family;
+    if (!written.contains("pad_token_id")) continue;
+    EXPECT_TRUE(written["pad_token_id"].is_null()) << family;
+    ++classes;
+  }
+  EXPECT_GE(classes, 4);
 }
 
 TEST_F(ExportTest, TemplatesAndSettingsOfTheModelTravelAlong) {
