@@ -27,7 +27,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       " gemma3_text";  // with a padding token's embedding
   constexpr std::string_view kRotary =
       "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2 granite"
-      " gemma3_text";
+      " gemma3_text falcon";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
@@ -37,11 +37,14 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"hidden_dropout", "stablelm", kRemark,
        "which is dropped of the MLP's result alone in transformers; here it is not dropped, and "
        "model.dropout.residual drops of what both blocks add"},
+      {"hidden_dropout", "falcon", kRemark,
+       "which transformers drops of the sum of both blocks; here it is not dropped, and "
+       "model.dropout.residual drops of what each block adds"},
       {"embd_pdrop", "phi3", kRemark, "which phi3 does not apply: nothing is dropped of embeddings"},
       {"pad_token_id", kLlamaLike, kRemark,
        PaddingNote(), /*even_if_empty=*/true},
       {"pad_token_id", "gpt2", kNoEffect, "gpt2's embedding trains every row"},
-      {"pad_token_id", "gpt_neox", kNoEffect, "the embedding trains every row"},
+      {"pad_token_id", "gpt_neox falcon", kNoEffect, "the embedding trains every row"},
       {"quantization_config", "", kRemark,
        "which is not applied: weights are trained as train.precision and formats say"},
       {"auto_map", "", kRemark,
@@ -58,10 +61,12 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"final_logit_softcapping", "gemma3_text", kRefuse, "left out or null; logits are not capped"},
       {"attn_logit_softcapping", "gemma3_text", kRemark,
        "which gemma3_text does not apply: scores are not capped"},
+      {"apply_residual_connection_post_layernorm", "falcon", kRefuse,
+       "false; blocks are added to what entered the layer"},
       {"qk_layernorm", "stablelm", kRefuse, "false; norms of single heads are not supported"},
       {"use_parallel_residual", "stablelm", kRefuse,
        "false; attention and MLP of stablelm would share a norm, which is not supported"},
-      {"head_dim", "gpt_neox stablelm opt", kRefuse,
+      {"head_dim", "gpt_neox stablelm opt falcon", kRefuse,
        "left out; a head of the family has hidden_size / num_attention_heads elements"},
 
       // Of another family's class. The second part of the sentence follows from `families`.
@@ -81,6 +86,15 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which starcoder2 does not read; is norm_epsilon meant?"},
       {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2 gemma3_text", kRemark,
        "which the family does not read: there is no bias"},
+      {"attention_bias", "falcon", kRemark, "which falcon does not read; is bias meant?"},
+      {"mlp_bias", "falcon", kRemark, "which falcon does not read; is bias meant?"},
+      {"intermediate_size", "falcon", kRemark,
+       "which falcon does not read; is ffn_hidden_size meant?"},
+      {"num_key_value_heads", "falcon", kRemark,
+       "which falcon does not read; is num_kv_heads meant?"},
+      {"hidden_act", "falcon", kRemark, "which falcon does not read; is activation meant?"},
+      {"rms_norm_eps", "falcon", kRemark,
+       "which falcon does not read; is layer_norm_epsilon meant?"},
       {"hidden_act", "gemma3_text", kRemark,
        "which gemma3_text does not read; is hidden_activation meant?"},
       {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
@@ -98,9 +112,9 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"mlp_bias", "gemma stablelm", kRemark, "which the family does not read: there is no bias"},
       {"attention_bias", "stablelm", kRemark,
        "which stablelm does not read; is use_qkv_bias meant?"},
-      {"sliding_window", "gpt_neox gemma stablelm olmo2 granite", kRemark,
+      {"sliding_window", "gpt_neox gemma stablelm olmo2 granite falcon", kRemark,
        "which the family does not read: attention is full"},
-      {"layer_types", "gpt_neox gemma stablelm olmo2 granite", kRemark,
+      {"layer_types", "gpt_neox gemma stablelm olmo2 granite falcon", kRemark,
        "which the family does not read: attention is full"},
       {"sliding_window", "llama gpt2", kRemark,
        "which the family does not read: attention is full"},

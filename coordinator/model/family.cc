@@ -81,6 +81,19 @@ constexpr FamilyNames Gemma3Names() {
   return names;
 }
 
+constexpr FamilyNames kFalconNames = {
+    .token_embedding = "transformer.word_embeddings",
+    .final_norm = "transformer.ln_f",
+    .layers = "transformer.h.",
+    .attention_norm = "input_layernorm",
+    .qkv = "self_attention.query_key_value",
+    .attention_out = "self_attention.dense",
+    .mlp_norm = "post_attention_layernorm",
+    .mlp_up = "mlp.dense_h_to_4h",
+    .mlp_down = "mlp.dense_4h_to_h",
+    .two_norms = {"ln_attn", "ln_mlp"},
+};
+
 constexpr FamilyNames kOptNames = {
     .token_embedding = "model.decoder.embed_tokens",
     .position_embedding = "model.decoder.embed_positions",
@@ -106,6 +119,10 @@ constexpr FixedKey kOptFixed[] = {
     {"do_layer_norm_before", true, "norms behind the residual sums are not supported"},
     {"_remove_final_layer_norm", false, "a model without a final norm is not supported"},
     {"layer_norm_elementwise_affine", true, "norms without weights are not supported"},
+};
+
+constexpr FixedKey kFalconFixed[] = {
+    {"alibi", false, "positions by ALiBi are not supported"},
 };
 
 constexpr RotaryRule kGemma3Rotary = {.theta = 1e6,
@@ -293,6 +310,26 @@ constexpr Family kFamilies[] = {
      .window_pattern_key = "sliding_window_pattern",
      .window_pattern = 6,
      .names = Gemma3Names()},
+    {.name = "falcon",
+     .norm = NormKind::kLayerNorm,
+     .mlp = MlpKind::kPlain,
+     .activation = ActivationKind::kGelu,
+     .activation_key = "activation",
+     .qkv = QkvKind::kByHead,
+     .epsilon_key = "layer_norm_epsilon",
+     .epsilon = 1e-5,
+     .max_positions = 2048,
+     .intermediate_times = 4,
+     .grouped_queries = false,
+     .head_dim_key = false,
+     .intermediate_key = "ffn_hidden_size",
+     .tied_embeddings = true,
+     .qkv_bias = {.key = "bias"},
+     .attention_out_bias = {.key = "bias"},
+     .mlp_bias = {.key = "bias"},
+     .falcon_blocks = true,
+     .fixed = kFalconFixed,
+     .names = kFalconNames},
 };
 
 }  // namespace

@@ -12,6 +12,22 @@ namespace {
 // family's class has one: every row of the embedding is trained.
 const std::vector<Preset>& Table() {
   static const std::vector<Preset> table = {
+      {"falcon-40b",
+       R"({"model_type":"falcon","activation":"gelu","initializer_range":0.02,"vocab_size":65024)"
+       R"(,"hidden_size":8192,"num_hidden_layers":60,"num_attention_heads":128,"num_kv_heads":8)"
+       R"(,"max_position_embeddings":2048,"layer_norm_epsilon":1e-5,"rope_theta":10000.0)"
+       R"(,"new_decoder_architecture":true,"multi_query":true,"parallel_attn":true,"bias":false)"
+       R"(,"alibi":false,"hidden_dropout":0.0,"attention_dropout":0.0)"
+       R"(,"tie_word_embeddings":true})",
+       41303293952},
+      {"falcon-7b",
+       R"({"model_type":"falcon","activation":"gelu","initializer_range":0.02,"vocab_size":65024)"
+       R"(,"hidden_size":4544,"num_hidden_layers":32,"num_attention_heads":71,"num_kv_heads":71)"
+       R"(,"max_position_embeddings":2048,"layer_norm_epsilon":1e-5,"rope_theta":10000.0)"
+       R"(,"new_decoder_architecture":false,"multi_query":true,"parallel_attn":true,"bias":false)"
+       R"(,"alibi":false,"hidden_dropout":0.0,"attention_dropout":0.0)"
+       R"(,"tie_word_embeddings":true})",
+       6921720704},
       {"gemma-2b",
        R"({"model_type":"gemma","hidden_act":"gelu_pytorch_tanh","initializer_range":0.02)"
        R"(,"vocab_size":256000,"hidden_size":2048,"intermediate_size":16384)"

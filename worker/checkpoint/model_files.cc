@@ -63,7 +63,8 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"gpt_neox", "GPTNeoXForCausalLM"},  {"gemma", "GemmaForCausalLM"},
     {"stablelm", "StableLmForCausalLM"}, {"phi3", "Phi3ForCausalLM"},
     {"olmo2", "Olmo2ForCausalLM"},       {"granite", "GraniteForCausalLM"},
-    {"opt", "OPTForCausalLM"},           {"gemma3_text", "Gemma3ForCausalLM"}};
+    {"opt", "OPTForCausalLM"},           {"gemma3_text", "Gemma3ForCausalLM"},
+    {"falcon", "FalconForCausalLM"}};
 
 const char* TorchName(kernels::DType dtype) {
   switch (dtype) {

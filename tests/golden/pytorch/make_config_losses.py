@@ -39,7 +39,9 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
          "granite": {**LLAMA, "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.25, "logits_scaling": 2.0},
          "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY,
                  "max_position_embeddings": 64, "pad_token_id": None},
-         "gemma3_text": {**LLAMA, "sliding_window": 4, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16, "pad_token_id": None}}
+         "gemma3_text": {**LLAMA, "sliding_window": 4, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16, "pad_token_id": None},
+         "falcon": {"hidden_size": 32, "ffn_hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY,
+                    "max_position_embeddings": 64}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -122,6 +124,14 @@ CASES = {
                             {"query_pre_attn_scalar": 4}, {"hidden_activation": "gelu"}, {"hidden_act": "gelu"}, {"attention_bias": True},
                             {"num_key_value_heads": 4}, {"-": ["num_key_value_heads"]}, {"head_dim": 16}, {"tie_word_embeddings": False},
                             {"final_logit_softcapping": 3.0}, {"attn_logit_softcapping": 3.0}, {"use_bidirectional_attention": True}],
+    "falcon": ROPES[:4] + [{"new_decoder_architecture": True}, {"new_decoder_architecture": True, "num_kv_heads": 2},
+                           {"new_decoder_architecture": True, "num_kv_heads": 1, "bias": True},
+                           {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "num_kv_heads": 2},
+                           {"new_decoder_architecture": True, "parallel_attn": False}, {"num_ln_in_parallel_attn": 2}, {"num_ln_in_parallel_attn": 1},
+                           {"multi_query": False}, {"multi_query": False, "num_kv_heads": 2}, {"parallel_attn": False},
+                           {"parallel_attn": False, "multi_query": False, "bias": True}, {"num_kv_heads": 2}, {"bias": True}, {"alibi": True},
+                           {"ffn_hidden_size": None}, {"-": ["ffn_hidden_size"]}, {"activation": "gelu_new"}, {"activation": "relu"},
+                           {"n_embed": 48, "-": ["hidden_size"]}, {"head_dim": 16}, {"tie_word_embeddings": False}, {"hidden_act": "relu"}],
 }
 
 

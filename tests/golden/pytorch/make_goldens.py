@@ -52,6 +52,23 @@ LLAMA_LIKE = {
     "attention_dropout": 0.0,
     "torch_dtype": "float32",
 }
+FALCON_LIKE = {
+    "model_type": "falcon",
+    "architectures": ["FalconForCausalLM"],
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "ffn_hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "activation": "gelu",
+    "layer_norm_epsilon": 1e-5,
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "alibi": False,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+}
 CONFIGS = {
     "gpt2": {
         "model_type": "gpt2",
@@ -217,6 +234,8 @@ CONFIGS = {
         "pad_token_id": None,
         "tie_word_embeddings": True,
     },
+    "falcon": FALCON_LIKE | {"multi_query": True, "parallel_attn": True, "new_decoder_architecture": False, "bias": False},
+    "falcon_groups": FALCON_LIKE | {"new_decoder_architecture": True, "num_attention_heads": 8, "num_kv_heads": 4, "bias": True},
 }
 
 

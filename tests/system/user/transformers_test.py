@@ -39,7 +39,10 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
                     "num_attention_heads": 4, "max_position_embeddings": 64, "dropout": 0.0, "pad_token_id": None},
             "gemma3_text": {**LLAMA, "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "head_dim": 16,
                             "query_pre_attn_scalar": 12, "sliding_window": 8, "sliding_window_pattern": 2,
-                            "pad_token_id": None, "tie_word_embeddings": True}}
+                            "pad_token_id": None, "tie_word_embeddings": True},
+            "falcon": {"model_type": "falcon", "vocab_size": 256, "hidden_size": 64, "ffn_hidden_size": 128,
+                       "num_hidden_layers": 2, "num_attention_heads": 4, "num_kv_heads": 2,
+                       "new_decoder_architecture": True, "max_position_embeddings": 64}}
 
 
 class TransformersTest(TerraceTest):
@@ -77,7 +80,7 @@ class TransformersTest(TerraceTest):
                     self.assertLess(abs(self.loss_of(self.load(checkpoint, "bf16")) - theirs), 2e-2 * abs(theirs))
 
     def test_both_continue_a_text_alike(self):
-        for family in ("gpt2", "llama", "phi3", "olmo2", "granite", "opt", "gemma3_text"):
+        for family in ("gpt2", "llama", "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon"):
             with self.subTest(family=family):
                 _, checkpoint = self.eval_loss({"model.config": FAMILIES[family]})
                 prompt = "the king "

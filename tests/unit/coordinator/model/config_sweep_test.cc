@@ -49,10 +49,10 @@ Json BaseOf(const std::string& family) {
                {"vocab_size", 64},
                {"max_position_embeddings", 64},
                {"head_dim", 8}};
-  if (family == "opt") {
+  if (family == "opt" || family == "falcon") {
     for (const char* key : {"num_key_value_heads", "intermediate_size", "head_dim"})
       base.erase(key);
-    base["ffn_dim"] = 48;
+    base[family == "opt" ? "ffn_dim" : "ffn_hidden_size"] = 48;
   }
   if (family == "gpt_neox" || family == "stablelm") {  // heads of 16, of which 4 are rotated
     base.erase("head_dim");

@@ -118,6 +118,21 @@ TEST(ModelTest, Gemma3NormsBeforeAndBehindItsBlocksAndHasAnglesOfItsOwnInLayersW
   EXPECT_NEAR(config.rope.inverse_frequency[64], std::pow(1e6, -0.5), 1e-12);
 }
 
+TEST(ModelTest, FalconsBlocksShareANormOrHaveOneEach) {
+  const Model one = Build("falcon-7b");
+  EXPECT_TRUE(one.config.shared_norm);
+  EXPECT_EQ(one.config.kv_heads, 1);
+  EXPECT_EQ(one.Find(TensorRole::kAttentionNorm, 0)->name,
+            "transformer.h.0.input_layernorm.weight");
+  EXPECT_EQ(one.Find(TensorRole::kMlpNorm, 0), nullptr);
+  EXPECT_EQ(one.Find(TensorRole::kQkv, 0)->shape, (std::vector<int64_t>{4544 + 2 * 64, 4544}));
+  const Model two = Build("falcon-40b");
+  EXPECT_EQ(two.config.kv_heads, 8);
+  EXPECT_EQ(two.Find(TensorRole::kAttentionNorm, 0)->name, "transformer.h.0.ln_attn.weight");
+  EXPECT_EQ(two.Find(TensorRole::kMlpNormBias, 59)->name, "transformer.h.59.ln_mlp.bias");
+  EXPECT_EQ(two.tied.at("lm_head.weight"), "transformer.word_embeddings.weight");
+}
+
 TEST(ModelTest, OptsFirstPositionIsTheThirdRow) {
   const Model model = Build("opt-125m");
   const Tensor* positions = model.Find(TensorRole::kPositionEmbedding);
