@@ -24,10 +24,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
       "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2 granite opt"
-      " gemma3_text";  // with a padding token's embedding
+      " gemma3_text olmo3 smollm3";  // with a padding token's embedding
   constexpr std::string_view kRotary =
       "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2 granite"
-      " gemma3_text falcon";
+      " gemma3_text falcon olmo3 smollm3";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
@@ -84,7 +84,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read: all layers have the window"},
       {"rms_norm_eps", "starcoder2", kRemark,
        "which starcoder2 does not read; is norm_epsilon meant?"},
-      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2 gemma3_text", kRemark,
+      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2 gemma3_text olmo3", kRemark,
        "which the family does not read: there is no bias"},
       {"attention_bias", "falcon", kRemark, "which falcon does not read; is bias meant?"},
       {"mlp_bias", "falcon", kRemark, "which falcon does not read; is bias meant?"},
@@ -120,10 +120,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read: attention is full"},
       {"layer_types", "llama gpt2", kRemark,
        "which the family does not read: attention is full"},
-      {"use_sliding_window", "llama gpt2 mistral starcoder2 phi3 gemma3_text", kRemark,
-       "which only qwen2 and qwen3 read",
+      {"use_sliding_window", "llama gpt2 mistral starcoder2 phi3 gemma3_text olmo3", kRemark,
+       "which only qwen2, qwen3 and smollm3 read",
        /*even_if_empty=*/true},
-      {"max_window_layers", "llama gpt2 mistral starcoder2 phi3 gemma3_text", kRemark,
+      {"max_window_layers", "llama gpt2 mistral starcoder2 phi3 gemma3_text olmo3 smollm3", kRemark,
        "which only qwen2 and qwen3 read"},
       {"_sliding_window_pattern", "gemma3_text", kNoEffect,
        "written beside layer_types, and not read"},

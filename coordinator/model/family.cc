@@ -129,6 +129,10 @@ constexpr RotaryRule kGemma3Rotary = {.theta = 1e6,
                                       .by_layer_type = true,
                                       .local_theta_key = "rope_local_base_freq",
                                       .local_theta = 1e4};
+constexpr RotaryRule kOlmo3Rotary = {.theta = 5e5, .by_layer_type = true, .local_theta = 5e5};
+constexpr RotaryRule kSmollm3Rotary = {.theta = 2e6,
+                                       .unrotated_key = "no_rope_layers",
+                                       .unrotated_interval_key = "no_rope_layer_interval"};
 
 constexpr Family kFamilies[] = {
     {.name = "gpt2",
@@ -330,6 +334,30 @@ constexpr Family kFamilies[] = {
      .falcon_blocks = true,
      .fixed = kFalconFixed,
      .names = kFalconNames},
+    {.name = "olmo3",
+     .epsilon = 1e-5,
+     .max_positions = 2048,
+     .pad_token = 1,
+     .qkv_bias = kAttentionBias,
+     .attention_out_bias = kAttentionBias,
+     .qk_norm = true,
+     .qk_norm_whole = true,
+     .rotary = kOlmo3Rotary,
+     .window = WindowRule::kPattern,
+     .window_pattern = 4,
+     .names = Olmo2Names()},
+    {.name = "smollm3",
+     .kv_heads = 4,
+     .max_positions = 32768,
+     .pad_token = 128004,
+     .tied_embeddings = true,
+     .qkv_bias = kAttentionBias,
+     .attention_out_bias = kAttentionBias,
+     .mlp_bias = {.key = "mlp_bias"},
+     .rotary = kSmollm3Rotary,
+     .window = WindowRule::kUnrotated,
+     .default_window = 0,
+     .names = kLlamaNames},
 };
 
 }  // namespace

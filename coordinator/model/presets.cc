@@ -201,6 +201,24 @@ const std::vector<Preset>& Table() {
        R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"tie_word_embeddings":false)"
        R"(,"attention_bias":false,"pad_token_id":null})",
        7298617344},
+      {"olmo-3-32b",
+       R"({"model_type":"olmo3","hidden_act":"silu","initializer_range":0.02,"vocab_size":100278)"
+       R"(,"hidden_size":5120,"intermediate_size":27648,"num_hidden_layers":64)"
+       R"(,"num_attention_heads":40,"num_key_value_heads":8,"max_position_embeddings":65536)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"sliding_window":4096)"
+       R"(,"rope_scaling":{"rope_type":"yarn","factor":8.0,"beta_fast":32.0,"beta_slow":1.0)"
+       R"(,"attention_factor":1.2079441541679836,"original_max_position_embeddings":8192})"
+       R"(,"attention_bias":false,"tie_word_embeddings":false,"pad_token_id":null})",
+       32233522176},
+      {"olmo-3-7b",
+       R"({"model_type":"olmo3","hidden_act":"silu","initializer_range":0.02,"vocab_size":100278)"
+       R"(,"hidden_size":4096,"intermediate_size":11008,"num_hidden_layers":32)"
+       R"(,"num_attention_heads":32,"num_key_value_heads":32,"max_position_embeddings":65536)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":500000.0,"sliding_window":4096)"
+       R"(,"rope_scaling":{"rope_type":"yarn","factor":8.0,"beta_fast":32.0,"beta_slow":1.0)"
+       R"(,"attention_factor":1.2079441541679836,"original_max_position_embeddings":8192})"
+       R"(,"attention_bias":false,"tie_word_embeddings":false,"pad_token_id":null})",
+       7298011136},
       {"opt-1.3b",
        R"({"model_type":"opt","activation_function":"relu","init_std":0.02,"vocab_size":50272)"
        R"(,"hidden_size":2048,"ffn_dim":8192,"num_hidden_layers":24)"
@@ -394,6 +412,14 @@ const std::vector<Preset>& Table() {
        R"(,"num_attention_heads":15,"num_key_value_heads":5,"max_position_embeddings":8192)"
        R"(,"rms_norm_eps":1e-5,"rope_theta":100000.0,"tie_word_embeddings":true})",
        361821120},
+      {"smollm3-3b",
+       R"({"model_type":"smollm3","hidden_act":"silu","initializer_range":0.02)"
+       R"(,"vocab_size":128256,"hidden_size":2048,"intermediate_size":11008)"
+       R"(,"num_hidden_layers":36,"num_attention_heads":16,"num_key_value_heads":4)"
+       R"(,"max_position_embeddings":65536,"rms_norm_eps":1e-6,"rope_theta":5000000.0)"
+       R"(,"no_rope_layer_interval":4,"use_sliding_window":false,"attention_bias":false)"
+       R"(,"mlp_bias":false,"pad_token_id":null,"tie_word_embeddings":true})",
+       3075098624},
       {"stablelm-2-1.6b",
        R"({"model_type":"stablelm","hidden_act":"silu","initializer_range":0.02)"
        R"(,"vocab_size":100352,"hidden_size":2048,"intermediate_size":5632)"

@@ -41,7 +41,9 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
                  "max_position_embeddings": 64, "pad_token_id": None},
          "gemma3_text": {**LLAMA, "sliding_window": 4, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16, "pad_token_id": None},
          "falcon": {"hidden_size": 32, "ffn_hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY,
-                    "max_position_embeddings": 64}}
+                    "max_position_embeddings": 64},
+         "olmo3": {**LLAMA, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": None},
+         "smollm3": {**LLAMA, "sliding_window": 4, "use_sliding_window": True, "no_rope_layer_interval": 2, "pad_token_id": None}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -132,6 +134,15 @@ CASES = {
                            {"parallel_attn": False, "multi_query": False, "bias": True}, {"num_kv_heads": 2}, {"bias": True}, {"alibi": True},
                            {"ffn_hidden_size": None}, {"-": ["ffn_hidden_size"]}, {"activation": "gelu_new"}, {"activation": "relu"},
                            {"n_embed": 48, "-": ["hidden_size"]}, {"head_dim": 16}, {"tie_word_embeddings": False}, {"hidden_act": "relu"}],
+    "olmo3": KINDS + [{"-": ["layer_types"]}, {"layer_types": ["full_attention", "full_attention"]}, {"sliding_window": 6}, {"sliding_window": None},
+                      {"sliding_window_pattern": 1}, {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": None},
+                      {"tie_word_embeddings": True}, {"hidden_act": "gelu"}, {"head_dim": 16}, {"rms_norm_eps": 0.01}],
+    "smollm3": ROPES[:4] + [{"no_rope_layers": [0, 1]}, {"no_rope_layers": [0, 0]}, {"no_rope_layers": [1, 1, 0]}, {"no_rope_layers": [1]},
+                            {"no_rope_layer_interval": 1}, {"no_rope_layer_interval": 3}, {"no_rope_layer_interval": 0}, {"use_sliding_window": False},
+                            {"sliding_window": None}, {"layer_types": ["sliding_attention", "full_attention"]},
+                            {"layer_types": ["full_attention", "full_attention"]}, {"attention_bias": True}, {"mlp_bias": True},
+                            {"num_key_value_heads": None}, {"-": ["num_key_value_heads"], "num_attention_heads": 8}, {"head_dim": 16},
+                            {"tie_word_embeddings": False}, {"rope_parameters": {**PLAIN, "rope_theta": 500.0}}, {"-": ["head_dim"]}],
 }
 
 

@@ -236,6 +236,27 @@ CONFIGS = {
     },
     "falcon": FALCON_LIKE | {"multi_query": True, "parallel_attn": True, "new_decoder_architecture": False, "bias": False},
     "falcon_groups": FALCON_LIKE | {"new_decoder_architecture": True, "num_attention_heads": 8, "num_kv_heads": 4, "bias": True},
+    "olmo3": LLAMA_LIKE | {
+        "model_type": "olmo3",
+        "architectures": ["Olmo3ForCausalLM"],
+        "hidden_size": 24,
+        "head_dim": 8,
+        "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "pad_token_id": None,
+        "tie_word_embeddings": False,
+    },
+    "smollm3": LLAMA_LIKE | {
+        "model_type": "smollm3",
+        "architectures": ["SmolLM3ForCausalLM"],
+        "use_sliding_window": True,
+        "sliding_window": 7,
+        "no_rope_layers": [1, 0],
+        "pad_token_id": None,
+        "tie_word_embeddings": True,
+    },
 }
 
 

@@ -42,7 +42,11 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
                             "pad_token_id": None, "tie_word_embeddings": True},
             "falcon": {"model_type": "falcon", "vocab_size": 256, "hidden_size": 64, "ffn_hidden_size": 128,
                        "num_hidden_layers": 2, "num_attention_heads": 4, "num_kv_heads": 2,
-                       "new_decoder_architecture": True, "max_position_embeddings": 64}}
+                       "new_decoder_architecture": True, "max_position_embeddings": 64},
+            "olmo3": {**LLAMA, "model_type": "olmo3", "sliding_window": 8, "pad_token_id": None,
+                      "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False},
+            "smollm3": {**LLAMA, "model_type": "smollm3", "no_rope_layers": [1, 0], "pad_token_id": None,
+                        "tie_word_embeddings": True}}
 
 
 class TransformersTest(TerraceTest):
@@ -80,7 +84,7 @@ class TransformersTest(TerraceTest):
                     self.assertLess(abs(self.loss_of(self.load(checkpoint, "bf16")) - theirs), 2e-2 * abs(theirs))
 
     def test_both_continue_a_text_alike(self):
-        for family in ("gpt2", "llama", "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon"):
+        for family in ("gpt2", "llama", "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon", "olmo3", "smollm3"):
             with self.subTest(family=family):
                 _, checkpoint = self.eval_loss({"model.config": FAMILIES[family]})
                 prompt = "the king "

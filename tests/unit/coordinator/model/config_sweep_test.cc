@@ -54,6 +54,10 @@ Json BaseOf(const std::string& family) {
       base.erase(key);
     base[family == "opt" ? "ffn_dim" : "ffn_hidden_size"] = 48;
   }
+  if (family == "smollm3") {
+    base.update(
+        {{"use_sliding_window", true}, {"sliding_window", 4}, {"no_rope_layer_interval", 2}});
+  }
   if (family == "gpt_neox" || family == "stablelm") {  // heads of 16, of which 4 are rotated
     base.erase("head_dim");
     base["num_attention_heads"] = 2;

@@ -314,6 +314,23 @@ TEST(ConfigTest, LayersOfOneModelMayDiffer) {
   EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("sliding_attention without a window"));
   json.erase("layer_types");
   EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("sliding_window: got none"));
+  json = Preset("smollm3-3b");
+  json["num_hidden_layers"] = 2;
+  json["no_rope_layers"] = {0, 1};
+  json["use_sliding_window"] = true;
+  json["sliding_window"] = 64;
+  EXPECT_EQ(Parsed(json).unrotated, (std::vector<bool>{true, false}));
+  EXPECT_THAT(Parsed(json).window, ElementsAre(64, 0));
+  json["no_rope_layers"] = {0};
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("no_rope_layers: got 1 entries, must be 2 entries"));
+}
+
+TEST(ConfigTest, Olmo3SaysWhoseBaseANumberIs) {
+  nlohmann::json json = Preset("olmo-3-7b");
+  json["rope_theta"] = 10000.0;
+  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("rope_theta 10000 counts in layers")));
+  json["rope_parameters"] = {{"rope_type", "default"}};
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("full_attention and sliding_attention"));
 }
 
 TEST(ConfigTest, NoPresetHasAnythingToSay) {

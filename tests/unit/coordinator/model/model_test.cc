@@ -133,6 +133,21 @@ TEST(ModelTest, FalconsBlocksShareANormOrHaveOneEach) {
   EXPECT_EQ(two.tied.at("lm_head.weight"), "transformer.word_embeddings.weight");
 }
 
+TEST(ModelTest, Olmo3ScalesTheAnglesOfLayersWithoutAWindowAlone) {
+  const ModelConfig config = Build("olmo-3-7b").config;
+  EXPECT_EQ(config.window[2], 4096);
+  EXPECT_EQ(config.window[3], 0);
+  EXPECT_DOUBLE_EQ(RopeOf(config, 3)->attention_factor, 1.2079441541679836);
+  EXPECT_DOUBLE_EQ(RopeOf(config, 2)->attention_factor, 1);
+}
+
+TEST(ModelTest, Smollm3RotatesThreeLayersOfFour) {
+  const ModelConfig config = Build("smollm3-3b").config;
+  EXPECT_EQ(RopeOf(config, 2), &config.rope);
+  EXPECT_EQ(RopeOf(config, 3), nullptr);
+  EXPECT_EQ(RopeOf(config, 35), nullptr);
+}
+
 TEST(ModelTest, OptsFirstPositionIsTheThirdRow) {
   const Model model = Build("opt-125m");
   const Tensor* positions = model.Find(TensorRole::kPositionEmbedding);
