@@ -24,10 +24,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
       "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2 granite opt"
-      " gemma3_text olmo3 smollm3";  // with a padding token's embedding
+      " gemma3_text olmo3 smollm3 cohere";  // with a padding token's embedding
   constexpr std::string_view kRotary =
       "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2 granite"
-      " gemma3_text falcon olmo3 smollm3";
+      " gemma3_text falcon olmo3 smollm3 cohere";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attn_pdrop", "gpt2", kRemark, kDropped},
@@ -84,7 +84,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read: all layers have the window"},
       {"rms_norm_eps", "starcoder2", kRemark,
        "which starcoder2 does not read; is norm_epsilon meant?"},
-      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2 gemma3_text olmo3", kRemark,
+      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2 gemma3_text olmo3 cohere", kRemark,
        "which the family does not read: there is no bias"},
       {"attention_bias", "falcon", kRemark, "which falcon does not read; is bias meant?"},
       {"mlp_bias", "falcon", kRemark, "which falcon does not read; is bias meant?"},
@@ -95,6 +95,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"hidden_act", "falcon", kRemark, "which falcon does not read; is activation meant?"},
       {"rms_norm_eps", "falcon", kRemark,
        "which falcon does not read; is layer_norm_epsilon meant?"},
+      {"rms_norm_eps", "cohere", kRemark, "which cohere does not read; is layer_norm_eps meant?"},
       {"hidden_act", "gemma3_text", kRemark,
        "which gemma3_text does not read; is hidden_activation meant?"},
       {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
@@ -112,9 +113,9 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"mlp_bias", "gemma stablelm", kRemark, "which the family does not read: there is no bias"},
       {"attention_bias", "stablelm", kRemark,
        "which stablelm does not read; is use_qkv_bias meant?"},
-      {"sliding_window", "gpt_neox gemma stablelm olmo2 granite falcon", kRemark,
+      {"sliding_window", "gpt_neox gemma stablelm olmo2 granite falcon cohere", kRemark,
        "which the family does not read: attention is full"},
-      {"layer_types", "gpt_neox gemma stablelm olmo2 granite falcon", kRemark,
+      {"layer_types", "gpt_neox gemma stablelm olmo2 granite falcon cohere", kRemark,
        "which the family does not read: attention is full"},
       {"sliding_window", "llama gpt2", kRemark,
        "which the family does not read: attention is full"},

@@ -94,6 +94,12 @@ constexpr FamilyNames kFalconNames = {
     .two_norms = {"ln_attn", "ln_mlp"},
 };
 
+constexpr FamilyNames CohereNames() {
+  FamilyNames names = kLlamaNames;
+  names.mlp_norm = "";
+  return names;
+}
+
 constexpr FamilyNames kOptNames = {
     .token_embedding = "model.decoder.embed_tokens",
     .position_embedding = "model.decoder.embed_positions",
@@ -123,6 +129,10 @@ constexpr FixedKey kOptFixed[] = {
 
 constexpr FixedKey kFalconFixed[] = {
     {"alibi", false, "positions by ALiBi are not supported"},
+};
+
+constexpr FixedKey kCohereFixed[] = {
+    {"use_qk_norm", false, "norms of single heads are not supported"},
 };
 
 constexpr RotaryRule kGemma3Rotary = {.theta = 1e6,
@@ -358,6 +368,22 @@ constexpr Family kFamilies[] = {
      .window = WindowRule::kUnrotated,
      .default_window = 0,
      .names = kLlamaNames},
+    {.name = "cohere",
+     .norm = NormKind::kLayerNorm,
+     .norm_bias = false,
+     .epsilon_key = "layer_norm_eps",
+     .epsilon = 1e-5,
+     .max_positions = 8192,
+     .pad_token = 0,
+     .tied_embeddings = true,
+     .qkv_bias = kAttentionBias,
+     .attention_out_bias = kAttentionBias,
+     .rotary = {.theta = 5e5, .interleaved = true},
+     .shared_norm = true,
+     .logits_scale_key = "logit_scale",
+     .logits_scale = 0.0625,
+     .fixed = kCohereFixed,
+     .names = CohereNames()},
 };
 
 }  // namespace

@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(Families, ConfigLossesTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
                                          "gpt_neox", "gemma", "stablelm", "phi3", "olmo2",
                                          "granite", "opt", "gemma3_text", "falcon", "olmo3",
-                                         "smollm3"),
+                                         "smollm3", "cohere"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

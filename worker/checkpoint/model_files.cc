@@ -65,7 +65,7 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
     {"olmo2", "Olmo2ForCausalLM"},       {"granite", "GraniteForCausalLM"},
     {"opt", "OPTForCausalLM"},           {"gemma3_text", "Gemma3ForCausalLM"},
     {"falcon", "FalconForCausalLM"},     {"olmo3", "Olmo3ForCausalLM"},
-    {"smollm3", "SmolLM3ForCausalLM"}};
+    {"smollm3", "SmolLM3ForCausalLM"},   {"cohere", "CohereForCausalLM"}};
 
 const char* TorchName(kernels::DType dtype) {
   switch (dtype) {
@@ -113,8 +113,8 @@ absl::Status WriteObject(const Json& json, const fs::path& path) {
 }
 
 // Families whose class in transformers has a pad_token_id where the config has none.
-constexpr const char* kPadsByDefault[] = {"gemma",       "phi3",  "olmo2",  "opt",
-                                          "gemma3_text", "olmo3", "smollm3"};
+constexpr const char* kPadsByDefault[] = {"gemma",       "phi3",  "olmo2",   "opt",
+                                          "gemma3_text", "olmo3", "smollm3", "cohere"};
 
 void SetIds(const SpecialTokens& special, Json* json) {
   if (special.stops.size() == 1) {

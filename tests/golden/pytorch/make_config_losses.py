@@ -43,7 +43,8 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
          "falcon": {"hidden_size": 32, "ffn_hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY,
                     "max_position_embeddings": 64},
          "olmo3": {**LLAMA, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": None},
-         "smollm3": {**LLAMA, "sliding_window": 4, "use_sliding_window": True, "no_rope_layer_interval": 2, "pad_token_id": None}}
+         "smollm3": {**LLAMA, "sliding_window": 4, "use_sliding_window": True, "no_rope_layer_interval": 2, "pad_token_id": None},
+         "cohere": {**LLAMA, "pad_token_id": None}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -143,6 +144,10 @@ CASES = {
                             {"layer_types": ["full_attention", "full_attention"]}, {"attention_bias": True}, {"mlp_bias": True},
                             {"num_key_value_heads": None}, {"-": ["num_key_value_heads"], "num_attention_heads": 8}, {"head_dim": 16},
                             {"tie_word_embeddings": False}, {"rope_parameters": {**PLAIN, "rope_theta": 500.0}}, {"-": ["head_dim"]}],
+    "cohere": ROPES[:4] + [{"logit_scale": 0.5}, {"logit_scale": 2}, {"layer_norm_eps": 0.01}, {"rms_norm_eps": 0.01}, {"use_qk_norm": True},
+                           {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": None}, {"tie_word_embeddings": False},
+                           {"hidden_act": "gelu"}, {"head_dim": 16}, {"-": ["head_dim"]}, {"sliding_window": 4}, {"rope_scaling": YARN},
+                           {"rope_parameters": {**PLAIN, "rope_theta": 500.0}}],
 }
 
 

@@ -257,6 +257,14 @@ CONFIGS = {
         "pad_token_id": None,
         "tie_word_embeddings": True,
     },
+    "cohere": {key: value for key, value in LLAMA_LIKE.items() if key != "rms_norm_eps"} | {
+        "model_type": "cohere",
+        "architectures": ["CohereForCausalLM"],
+        "layer_norm_eps": 1e-5,
+        "logit_scale": 0.5,
+        "pad_token_id": None,
+        "tie_word_embeddings": True,
+    },
 }
 
 

@@ -35,7 +35,7 @@ ADAPTERS = {
 
 
 def families(name):
-    others = ("gpt_neox", "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon", "falcon_groups")
+    others = ("gpt_neox", "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon", "falcon_groups", "cohere")
     return ("gpt2", "llama") + (others if name == "all_linear" else ())
 
 

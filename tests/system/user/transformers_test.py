@@ -46,7 +46,9 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
             "olmo3": {**LLAMA, "model_type": "olmo3", "sliding_window": 8, "pad_token_id": None,
                       "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False},
             "smollm3": {**LLAMA, "model_type": "smollm3", "no_rope_layers": [1, 0], "pad_token_id": None,
-                        "tie_word_embeddings": True}}
+                        "tie_word_embeddings": True},
+            "cohere": {key: value for key, value in LLAMA.items() if key != "rms_norm_eps"} |
+                      {"model_type": "cohere", "logit_scale": 0.5, "pad_token_id": None, "tie_word_embeddings": True}}
 
 
 class TransformersTest(TerraceTest):
@@ -84,7 +86,8 @@ class TransformersTest(TerraceTest):
                     self.assertLess(abs(self.loss_of(self.load(checkpoint, "bf16")) - theirs), 2e-2 * abs(theirs))
 
     def test_both_continue_a_text_alike(self):
-        for family in ("gpt2", "llama", "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon", "olmo3", "smollm3"):
+        for family in ("gpt2", "llama", "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon", "olmo3", "smollm3",
+                       "cohere"):
             with self.subTest(family=family):
                 _, checkpoint = self.eval_loss({"model.config": FAMILIES[family]})
                 prompt = "the king "
