@@ -219,6 +219,8 @@ TEST(ConfigTest, DropoutOfAttentionIsSaidWhereItIsNotZero) {
 
 TEST(ConfigTest, DropoutOfEmbeddingsAndBlocksIsRead) {
   nlohmann::json json = Preset("gpt2");
+  EXPECT_EQ(Parsed(json).dropout.residual, 0.1) << "as the published config says";
+  json.erase("resid_pdrop");
   EXPECT_EQ(Parsed(json).dropout.residual, 0);
   json["resid_pdrop"] = 0.1;
   json["embd_pdrop"] = 0.25;
