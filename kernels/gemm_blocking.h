@@ -22,6 +22,8 @@ namespace terrace::kernels {
 
 inline constexpr int64_t kGemmPanel = 32;
 inline constexpr int64_t kGemmBlockBytes = kGemmPanel * kGemmPanel * 4;
+// Products of so few rows keep them in f32 and read B as it lies (kernels/cpu/gemv.cc).
+inline constexpr int64_t kGemvRows = 4;
 
 // What one kind of arithmetic asks for.
 struct GemmArithmetic {

@@ -247,6 +247,7 @@ Status RunGemmOn(GemmPath path, const Gemm& gemm, const Context& context) {
 }
 
 Status RunGemm(const Gemm& gemm, const Context& context) {
+  if (HasFewRows(gemm)) return RunGemv(gemm, context);
   if (AmxReady()) return RunGemmOn(GemmPath::kAmx, gemm, context);
   return RunGemmOn(HasBF16Vectors() ? GemmPath::kBF16Vectors : GemmPath::kVectors, gemm, context);
 }

@@ -3,9 +3,10 @@
 //
 // C[M,N] = op(A) op(B) with the epilogues of op.h. On AMX tiles where there are any (bf16; f32 as
 // three bf16 parts an element, with errors below those of f32 arithmetic), else on the f32 vectors
-// of any CPU, which f16 products take always. Elements are converted while blocks are packed, so a
-// bf16 product of f32 weights needs no bf16 copy of them. Bitwise deterministic, whatever the
-// number of threads. Thread-safe: scratch comes from the caller.
+// of any CPU, which f16 products and those of few rows (gemv.cc) take always. Elements are
+// converted while blocks are packed, so a bf16 product of f32 weights needs no bf16 copy of them.
+// Bitwise deterministic, whatever the number of threads. Thread-safe: scratch comes from the
+// caller.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

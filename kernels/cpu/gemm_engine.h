@@ -86,6 +86,11 @@ bool HasGemmPath(GemmPath path);
 // RunGemm on a chosen path. REQUIRES: HasGemmPath(path), and RunGemm's.
 Status RunGemmOn(GemmPath path, const Gemm& gemm, const Context& context);
 
+// Whether RunGemv makes this product: few rows of C, which start anew.
+bool HasFewRows(const Gemm& gemm);
+// REQUIRES: HasFewRows(gemm), and RunGemm's.
+Status RunGemv(const Gemm& gemm, const Context& context);
+
 // REQUIRES: AmxReady().
 GemmEngine AmxGemmEngine(MatmulPrecision precision);
 // Of bf16 products. REQUIRES: HasBF16Vectors().
