@@ -28,6 +28,10 @@ inline constexpr int64_t kAttentionGradBlock = 128;
 // Sequence and head dimension are padded with zeros to multiples of this: two AMX tiles, two
 // AVX-512 vectors.
 inline constexpr int64_t kAttentionPad = 32;
+// kAttentionCached computes up to so many new tokens of a sequence one by one, as they lie, and
+// takes so many keys in one go.
+inline constexpr int64_t kDecodeTokens = 4;
+inline constexpr int64_t kDecodeKeys = 64;
 
 // Sizes of one task; the workspace holds `bytes` for each thread.
 struct AttentionScratch {
@@ -37,8 +41,21 @@ struct AttentionScratch {
   int64_t bytes = 0;          // for one thread, a multiple of 64
 };
 
-// REQUIRES: op is one of the attention ops, and CheckShapes is empty.
-AttentionScratch AttentionScratchSizes(Op op, const AttentionAttrs& attrs, int64_t head_dim);
+// REQUIRES: op is one of the attention ops, and CheckShapes is empty. `keys`: of a sequence; 0:
+// attrs.sequence.
+AttentionScratch AttentionScratchSizes(Op op, const AttentionAttrs& attrs, int64_t head_dim,
+                                       int64_t keys = 0);
+
+// What kAttentionCached has beside `threads` times the scratch of one: the log-sum-exp of every
+// row, in f32, behind it.
+struct CachedAttentionScratch {
+  CachedAttentionScratch(const AttentionAttrs& attrs, std::span<const TensorShape> operands,
+                         int threads);
+
+  bool one_by_one;       // a thread's scratch is that of DecodeAttention, and there is nothing else
+  int64_t thread_bytes;  // a multiple of 64
+  int64_t bytes;         // of all
+};
 
 // What one piece of queries and one of keys is as attention of its own, but for their offset.
 AttentionAttrs PieceAttrs(const AttentionBlockAttrs& attrs);

@@ -229,7 +229,16 @@ enum class Op : uint8_t {
   //   grad[r,c] R, param[r,c] f32 U, m[r,c] U ?, v[r,c] U ? (moments as in kUpdate), scale[4] R,
   //   schedule[4] R.    UpdateAttrs
   kUpdateMatrix,
-  kLastOp = kUpdateMatrix,
+  // Causal attention of new tokens of sequences whose earlier keys and values are kept. spans[b] =
+  // {p, n}: the first n rows of sequence b are its tokens p to p + n - 1. Their keys and values go
+  // to the rows p to p + n - 1 of its part of `keys` and `values`; then each query sees what these
+  // hold up to its own position. The other rows are padding, whose o is 0. p + n <= max_length.
+  //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided),
+  //   keys[batch,max_length,kv_heads,d] U, values (the same) U, spans[batch,2] i32 R,
+  //   o[T,heads,d] W.
+  //   AttentionAttrs
+  kAttentionCached,
+  kLastOp = kAttentionCached,
 };
 
 constexpr bool IsUpdate(Op op) {

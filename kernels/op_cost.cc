@@ -85,6 +85,14 @@ int64_t WholeFlops(const AttentionAttrs& attrs, Operands operands, int64_t produ
   return AttentionFlops(operands, attrs.sequence, pairs, products);
 }
 
+// The new tokens are the last that the cache has room for: no others see more.
+int64_t CachedFlops(const AttentionAttrs& attrs, Operands operands) {
+  const int64_t kept = operands[3].size[1];
+  const int64_t pairs = VisiblePairs(kept, 0, attrs.window) -
+                        VisiblePairs(kept - attrs.sequence, 0, attrs.window);
+  return AttentionFlops(operands, attrs.sequence, pairs, 2);
+}
+
 int64_t BlockFlops(const AttentionBlockAttrs& attrs, Operands operands, int64_t products) {
   const TokenPieces queries = QueryPieces(attrs), keys = KeyPieces(attrs);
   int64_t pairs = 0;
@@ -133,6 +141,7 @@ int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
     case Op::kAttentionBlock: return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 2);
     case Op::kAttentionBlockGrad:
       return BlockFlops(std::get<AttentionBlockAttrs>(attrs), operands, 5);
+    case Op::kAttentionCached: return CachedFlops(std::get<AttentionAttrs>(attrs), operands);
     case Op::kRope: return 3 * TouchedElements(op, operands, 0);
     case Op::kLmHeadLoss: return LossFlops(operands, 1);
     case Op::kLmHeadLossGrad: return LossFlops(operands, operands[5].absent() ? 2 : 3);
@@ -156,7 +165,9 @@ int64_t BytesMoved(Op op, const OpAttrs& attrs, Operands operands) {
   int64_t bytes = 0;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     if (operands[i].absent()) continue;
-    const int64_t crossings = OperandAccess(op, attrs, i) == Access::kUpdate ? 2 : 1;
+    // Of what is kept only the new rows are written; they are read as k and v.
+    const bool kept = op == Op::kAttentionCached;
+    const int64_t crossings = OperandAccess(op, attrs, i) == Access::kUpdate && !kept ? 2 : 1;
     bytes += crossings * TouchedElements(op, operands, i) * SizeOf(operands[i].dtype);
   }
   return bytes;
@@ -191,6 +202,7 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
     case Op::kAttentionGrad:
     case Op::kAttentionBlock:
     case Op::kAttentionBlockGrad:
+    case Op::kAttentionCached:
       return AttentionWorkspaceBytes(op, attrs, operands, threads);
     case Op::kLmHeadLoss:
     case Op::kLmHeadLossGrad: {

@@ -183,12 +183,11 @@ std::string RefuseFp8(const OpRow& row, MatmulPrecision precision) {
 // The widest head that the kernels keep in registers and on the stack.
 constexpr int64_t kMaxHeadDim = 256;
 
-// Both kinds of attention attributes.
+// Both kinds of attention attributes: what all forms of attention ask for.
 template <typename Attrs>
-std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operands) {
-  constexpr int kQ = 0, kK = 1, kLse = 4;
+std::string CheckQueries(const OpRow& row, const Attrs& attrs, Operands operands) {
+  constexpr int kQ = 0, kK = 1;
   const TensorShape& q = operands[kQ];
-  const TensorShape& lse = operands[kLse];
   if (attrs.sequence < 1) {
     return ComplainAttr(row, "sequence", Number(attrs.sequence), "be at least 1");
   }
@@ -211,11 +210,35 @@ std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operan
     return Complain(row, kK, operands[kK],
                     "have a number of heads that divides the query's " + Number(q.size[1]));
   }
+  return "";
+}
+
+// The same.
+template <typename Attrs>
+std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operands) {
+  constexpr int kQ = 0, kLse = 4;
+  if (std::string error = CheckQueries(row, attrs, operands); !error.empty()) return error;
+  const TensorShape& q = operands[kQ];
+  const TensorShape& lse = operands[kLse];
   const int64_t batch = q.rows() / attrs.sequence;
   if (lse.size[0] == batch && lse.size[2] == attrs.sequence) return "";
   return Complain(row, kLse, lse,
                   "be [batch,heads,sequence] = [" + Number(batch) + "," + Number(q.size[1]) + "," +
                       Number(attrs.sequence) + "]");
+}
+
+std::string CheckAttentionCached(const OpRow& row, const AttentionAttrs& attrs, Operands operands) {
+  constexpr int kQ = 0, kKeys = 3;
+  if (std::string error = CheckQueries(row, attrs, operands); !error.empty()) return error;
+  const TensorShape& keys = operands[kKeys];
+  const int64_t batch = operands[kQ].rows() / attrs.sequence;
+  if (keys.size[0] != batch) {
+    return Complain(row, kKeys, keys,
+                    "be [batch,max_length,kv_heads,d] with the batch " + Number(batch) + " of q");
+  }
+  if (keys.size[1] >= attrs.sequence) return "";
+  return Complain(row, kKeys, keys,
+                  "have room for the " + Number(attrs.sequence) + " new tokens of a sequence");
 }
 
 std::string CheckAttentionBlock(const OpRow& row, const AttentionBlockAttrs& attrs,
@@ -462,6 +485,8 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
     case Op::kAttention:
     case Op::kAttentionGrad:
       return CheckAttention(row, std::get<AttentionAttrs>(attrs), operands);
+    case Op::kAttentionCached:
+      return CheckAttentionCached(row, std::get<AttentionAttrs>(attrs), operands);
     case Op::kAttentionBlock:
     case Op::kAttentionBlockGrad:
       return CheckAttentionBlock(row, std::get<AttentionBlockAttrs>(attrs), operands);

@@ -181,6 +181,11 @@ constexpr OpRow kRows[] = {
      {Dense("grad", "r,c", kGradient, kRead), Dense("param", "r,c", kF32, kUpdate),
       Optional(Dense("m", "r,c", kMoment, kUpdate)), Optional(Dense("v", "r,c", kMoment, kUpdate)),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead)}},
+    {Op::kAttentionCached, "attention_cached", AttrsOf<AttentionAttrs>(),
+     {Rows("q", "T,H,d", kAct, kRead), Rows("k", "T,G,d", kAct, kRead),
+      Rows("v", "T,G,d", kAct, kRead), Dense("keys", "B,P,G,d", kAct, kUpdate),
+      Dense("values", "B,P,G,d", kAct, kUpdate), Dense("spans", "B,2", kI32, kRead),
+      Rows("o", "T,H,d", kAct, kWrite)}},
 };
 // clang-format on
 

@@ -33,15 +33,16 @@ AttentionProblem::AttentionProblem(Op op, const AttentionAttrs& attributes, int6
                                    const TensorView& q, const TensorView& k)
     : attrs(attributes),
       rows(rows),
+      key_rows(rows),
+      keys(attributes.sequence),
       batch(q.size[0] / rows),
       heads(q.size[1]),
       kv_heads(k.size[1]),
       head_dim(q.size[2]),
       scratch(AttentionScratchSizes(op, attributes, q.size[2])) {}
 
-HeadRows AttentionProblem::Rows(const TensorView& view, int64_t sequence_index, int64_t row,
-                                int64_t head) const {
-  const int64_t offset = (sequence_index * rows + row) * view.row_stride + head * head_dim;
+HeadRows AttentionProblem::Rows(const TensorView& view, int64_t row, int64_t head) const {
+  const int64_t offset = row * view.row_stride + head * head_dim;
   return {.data = view.as<std::byte>() + offset * SizeOf(view.dtype),
           .dtype = view.dtype,
           .row_stride = view.row_stride};

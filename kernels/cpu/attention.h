@@ -1,16 +1,17 @@
 // What the attention ops share: the problem in plain numbers, its operands by head, one thread's
 // scratch, and the engines that compute one task of it.
 //
-// A problem is a piece of queries that looks at a piece of keys of the same length, `offset`
-// positions before it: the whole sequence looking at itself in kAttention, parts of it in
-// kAttentionBlock. Rows are counted from the starts of the pieces. Where sequences hold several
-// documents, an engine is given the problem of one sequence (OfSequence).
+// A problem is a piece of queries that looks at a piece of keys, `offset` positions before it: the
+// whole sequence looking at itself in kAttention, parts of it of the same length in
+// kAttentionBlock, all that is kept in kAttentionCached. Rows are counted from the starts of the
+// pieces. Where sequences hold several documents, an engine is given the problem of one sequence
+// (OfSequence).
 //
-// attention.cc, attention_grad.cc and attention_block.cc split an op into tasks and run them on
-// threads; an engine (attention_f32.cc on any CPU, attention_tiles.h on those with bf16 arithmetic)
-// computes one task. No task adds to what another one writes, so results do not depend on the
-// number of threads. Engines keep queries in vector lanes (scores are held transposed, [keys,
-// queries]): softmax then needs no horizontal reductions.
+// attention.cc, attention_grad.cc, attention_block.cc and attention_cached.cc split an op into
+// tasks and run them on threads; an engine (attention_f32.cc on any CPU, attention_tiles.h on those
+// with bf16 arithmetic) computes one task. No task adds to what another one writes, so results do
+// not depend on the number of threads. Engines keep queries in vector lanes (scores are held
+// transposed, [keys, queries]): softmax then needs no horizontal reductions.
 //
 // Masked scores are a large negative number, below the running maximum that a query begins with
 // (UnseenScore): their weight is 0, also where no key of a block is seen. Engines leave alone the
@@ -56,8 +57,10 @@ struct AttentionProblem {
   AttentionProblem(Op op, const AttentionAttrs& attributes, int64_t rows, const TensorView& q,
                    const TensorView& k);
 
-  AttentionAttrs attrs;
-  int64_t rows;  // of each sequence in the operands
+  AttentionAttrs attrs;  // `sequence` is the number of queries of the piece
+  int64_t rows;          // of each sequence in the operands that have a row a query
+  int64_t key_rows;      // and in those that have a row a key
+  int64_t keys;          // of the piece
   int64_t batch, heads, kv_heads, head_dim;
   AttentionScratch scratch;
   int64_t query_row = 0, key_row = 0;  // of the pieces, among a sequence's rows
@@ -87,30 +90,28 @@ struct AttentionProblem {
         attrs.window > 0 && position >= attrs.window ? position - attrs.window + 1 : 0;
     return starts == nullptr ? first : std::max(first, DocumentKey(query));
   }
-  bool SeesNone(int64_t query) const {
-    return starts != nullptr && DocumentKey(query) >= attrs.sequence;
-  }
+  bool SeesNone(int64_t query) const { return starts != nullptr && DocumentKey(query) >= keys; }
   // The key behind the last one that the queries before `end_query` see, a multiple of the padding.
   int64_t EndKey(int64_t end_query) const {
-    const int64_t end = std::min(end_query + offset, attrs.sequence);
+    const int64_t end = std::min(end_query + offset, keys);
     return (end + kAttentionPad - 1) / kAttentionPad * kAttentionPad;
   }
   // Queries from this one on see no key of the piece.
   int64_t EndQuery() const {
     if (attrs.window == 0) return attrs.sequence;
-    return std::clamp<int64_t>(attrs.sequence + attrs.window - 1 - offset, 0, attrs.sequence);
+    return std::clamp<int64_t>(keys + attrs.window - 1 - offset, 0, attrs.sequence);
   }
   HeadRows QueryRows(const TensorView& view, int64_t sequence_index, int64_t head) const {
-    return Rows(view, sequence_index, query_row, head);
+    return Rows(view, sequence_index * rows + query_row, head);
   }
   HeadRows KeyRows(const TensorView& view, int64_t sequence_index, int64_t kv_head) const {
-    return Rows(view, sequence_index, key_row, kv_head);
+    return Rows(view, sequence_index * key_rows + key_row, kv_head);
   }
   // The log-sum-exp of the piece's queries of one head of one sequence.
   float* Lse(const TensorView& lse, int64_t sequence_index, int64_t head) const;
 
  private:
-  HeadRows Rows(const TensorView& view, int64_t sequence_index, int64_t row, int64_t head) const;
+  HeadRows Rows(const TensorView& view, int64_t row, int64_t head) const;
 };
 
 // False for padding and for a query that has seen no key.
@@ -158,6 +159,17 @@ AttentionEngine FindAttentionEngine(MatmulPrecision precision, DType activation)
 // Any CPU; multiplies in f32 whatever the precision asked for.
 AttentionEngine F32AttentionEngine();
 
+// One query of each head of a group that shares a kv head, over what is kept of one sequence.
+struct DecodeTask {
+  std::span<const HeadRows> q, o;  // by head; the query is row 0
+  HeadRows keys, values;
+  int64_t first_key = 0, end_key = 0;  // at least one
+  int64_t head_dim = 0;
+  float scale = 0;
+};
+// In f32, whatever the rows are stored in. `scratch` is of DecodeScratchBytes().
+void DecodeAttention(const DecodeTask& task, Scratch scratch);
+
 // The ops on a given engine: operands as in op.h, tasks on context.threads threads.
 Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
                     std::span<const TensorView> operands, const Context& context);
@@ -165,6 +177,8 @@ Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& att
                         std::span<const TensorView> operands, const Context& context);
 Status RunAttentionBlock(const AttentionEngine& engine, const AttentionBlockAttrs& attrs,
                          std::span<const TensorView> operands, const Context& context);
+Status RunAttentionCached(const AttentionEngine& engine, const AttentionAttrs& attrs,
+                          std::span<const TensorView> operands, const Context& context);
 Status RunAttentionBlockGrad(const AttentionEngine& engine, const AttentionBlockAttrs& attrs,
                              std::span<const TensorView> operands, const Context& context);
 

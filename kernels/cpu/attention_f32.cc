@@ -28,7 +28,7 @@ namespace {
 // see each other.
 bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t keys, int64_t query) {
   return key + keys - 1 > query + p.offset || key < p.FirstKey(query + kPanel - 1) ||
-         key + keys > p.attrs.sequence;
+         key + keys > p.keys;
 }
 
 // Calls visit(row, lane offset, mask of the queries that see that key) for each vector of a piece.
@@ -46,7 +46,7 @@ HWY_INLINE void ForEachMasked(const AttentionProblem& p, int64_t key, int64_t ke
     const auto queries = hn::Iota(di, static_cast<int32_t>(query + p.offset + lane));
     const auto document = hn::Load(di, documents + lane);
     for (int64_t r = 0; r < keys; ++r) {
-      const int64_t row = key + r < p.attrs.sequence ? key + r : reach;  // nobody sees padding
+      const int64_t row = key + r < p.keys ? key + r : reach;  // nobody sees padding
       const auto first = hn::Set(di, static_cast<int32_t>(row));
       const auto last = hn::Set(di, static_cast<int32_t>(row + window));
       const auto seen = hn::AndNot(hn::Lt(queries, first), hn::Lt(queries, last));
@@ -138,9 +138,9 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
                     .maximum = scratch.Take<float>(kPanel),
                     .sum = scratch.Take<float>(kPanel)};
   float* queries = scratch.Take<float>(kPanel * padded);
-  PackRows(p.KeyRows(io.k, task.sequence_index, task.kv_head), base, count, sequence, p.head_dim,
+  PackRows(p.KeyRows(io.k, task.sequence_index, task.kv_head), base, count, p.keys, p.head_dim,
            padded, keys);
-  PackRows(p.KeyRows(io.v, task.sequence_index, task.kv_head), base, count, sequence, p.head_dim,
+  PackRows(p.KeyRows(io.v, task.sequence_index, task.kv_head), base, count, p.keys, p.head_dim,
            padded, values);
   const int64_t end_query = std::min(task.end_query, p.EndQuery());
   for (int64_t g = 0; g < p.group(); ++g) {

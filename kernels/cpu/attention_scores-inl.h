@@ -18,7 +18,7 @@ namespace {
 // True when 32 keys from `key` and 32 queries from `query` hold pairs that must not see each other.
 inline bool NeedsMask(const AttentionProblem& p, int64_t key, int64_t query) {
   return key + kUnit - 1 > query + p.offset || key < p.FirstKey(query + kUnit - 1) ||
-         key + kUnit > p.attrs.sequence;
+         key + kUnit > p.keys;
 }
 
 // Overwrites the scores of pairs that must not see each other, in 2 x 2 tiles.
@@ -38,7 +38,7 @@ inline void MaskPiece(const AttentionProblem& p, int64_t key, int64_t query, con
       const int64_t row = key + tile / 2 * kTile + r;
       const int64_t behind = query + p.offset + tile % 2 * kTile - row;
       const __m512i distance = _mm512_add_epi32(iota, _mm512_set1_epi32(static_cast<int>(behind)));
-      const __mmask16 inside = row < p.attrs.sequence ? 0xffff : 0;  // not padding
+      const __mmask16 inside = row < p.keys ? 0xffff : 0;  // not padding
       const __mmask16 visible =
           inside & _mm512_cmpge_epi32_mask(distance, _mm512_setzero_si512()) &
           _mm512_cmplt_epi32_mask(distance, limit) &

@@ -171,9 +171,9 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
       .output = {scratch.Take<float>(padded * kUnit), 1, wide},
       .maximum = scratch.Take<float>(kUnit),
       .sum = scratch.Take<float>(kUnit)};
-  Pack<kParts>(p.KeyRows(io.k, task.sequence_index, task.kv_head), base, count, end, p.head_dim,
+  Pack<kParts>(p.KeyRows(io.k, task.sequence_index, task.kv_head), base, count, p.keys, p.head_dim,
                padded, {.a = k});
-  Pack<kParts>(p.KeyRows(io.v, task.sequence_index, task.kv_head), base, count, end, p.head_dim,
+  Pack<kParts>(p.KeyRows(io.v, task.sequence_index, task.kv_head), base, count, p.keys, p.head_dim,
                padded, {.a_t = v});
   const int64_t end_query = std::min(task.end_query, p.EndQuery());
   for (int64_t g = 0; g < p.group(); ++g) {

@@ -57,6 +57,7 @@ constexpr Entry kKernels[] = {
     {Op::kScale, Scale},
     {Op::kDropout, Dropout},
     {Op::kUpdateMatrix, UpdateMatrix},
+    {Op::kAttentionCached, AttentionCached},
 };
 
 constexpr bool EntriesFollowTheEnum() {

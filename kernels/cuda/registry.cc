@@ -91,6 +91,8 @@ Kernel Find(Op op) {
       return Dropout;
     case Op::kUpdateMatrix:
       return UpdateMatrix;
+    case Op::kAttentionCached:
+      return AttentionCached;
   }
   return nullptr;
 }

@@ -248,6 +248,7 @@ OpAttrs DefaultAttrs(Op op) {
       return kernels::RopeAttrs{};
     case Op::kAttention:
     case Op::kAttentionGrad:
+    case Op::kAttentionCached:
       return kernels::AttentionAttrs{};
     case Op::kLmHeadLoss:
     case Op::kLmHeadLossGrad:

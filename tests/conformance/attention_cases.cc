@@ -90,6 +90,7 @@ bool IsAttentionOfHalves(const OpCase& op_case) {
   const auto* block = std::get_if<AttentionBlockAttrs>(&op_case.attrs);
   const bool documents = op_case.operands.back().dtype == DType::kI32;
   if ((whole == nullptr && block == nullptr) || documents) return false;
+  if (op_case.op == Op::kAttentionCached) return false;
   const DType type = op_case.operands[0].dtype;
   switch (whole != nullptr ? whole->precision : block->precision) {
     case MatmulPrecision::kBF16:

@@ -42,6 +42,23 @@ void ForEachQuery(const AttentionAttrs& attrs, Shapes shapes, const Values& star
   }
 }
 
+// o[0..d) of one query over keys and values that are `at(operand, j)` for j in [first, end);
+// returns the log of the sum of exponentials.
+template <typename At>
+double Attend(double scale, const double* q, int64_t d, int64_t first, int64_t end, const At& at,
+              double* o) {
+  double largest = -std::numeric_limits<double>::infinity();
+  for (int64_t j = first; j < end; ++j) largest = std::max(largest, scale * Dot(q, at(0, j), d));
+  double sum = 0;
+  for (int64_t j = first; j < end; ++j) {
+    const double p = std::exp(scale * Dot(q, at(0, j), d) - largest);
+    sum += p;
+    for (int64_t i = 0; i < d; ++i) o[i] += p * at(1, j)[i];
+  }
+  for (int64_t i = 0; i < d; ++i) o[i] /= sum;
+  return largest + std::log(sum);
+}
+
 }  // namespace
 
 void AttentionRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands) {
@@ -51,22 +68,36 @@ void AttentionRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands)
   ForEachQuery(attrs, shapes, operands[5], [&](const Query& query) {
     const double* q = &operands[0][(query.row * shapes[0].size[1] + query.head) * d];
     double* o = &operands[3][(query.row * shapes[0].size[1] + query.head) * d];
-    const auto kv = [&](int operand, int64_t row) {
-      return &operands[operand][(row * shapes[1].size[1] + query.kv_head) * d];
+    const auto kv = [&](int which, int64_t row) {
+      return &operands[1 + which][(row * shapes[1].size[1] + query.kv_head) * d];
     };
-    double largest = -std::numeric_limits<double>::infinity();
-    for (int64_t j = query.first_key_row; j <= query.row; ++j) {
-      largest = std::max(largest, attrs.scale * Dot(q, kv(1, j), d));
-    }
-    double sum = 0;
-    for (int64_t j = query.first_key_row; j <= query.row; ++j) {
-      const double p = std::exp(attrs.scale * Dot(q, kv(1, j), d) - largest);
-      sum += p;
-      for (int64_t i = 0; i < d; ++i) o[i] += p * kv(2, j)[i];
-    }
-    for (int64_t i = 0; i < d; ++i) o[i] /= sum;
-    operands[4][query.lse_index] = largest + std::log(sum);
+    operands[4][query.lse_index] =
+        Attend(attrs.scale, q, d, query.first_key_row, query.row + 1, kv, o);
   });
+}
+
+void AttentionCachedRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands) {
+  const int64_t heads = shapes[0].size[1], kv_heads = shapes[1].size[1], d = shapes[0].size[2];
+  const int64_t kept = shapes[3].size[1], elements = kv_heads * d;
+  Begin(&operands[6], shapes[6], false);
+  for (int64_t row = 0; row < shapes[0].rows(); ++row) {
+    const int64_t b = row / attrs.sequence, i = row % attrs.sequence;
+    const auto position = static_cast<int64_t>(operands[5][2 * b]) + i;
+    if (i >= operands[5][2 * b + 1]) continue;
+    for (int which : {0, 1}) {
+      std::copy_n(&operands[1 + which][row * elements], elements,
+                  &operands[3 + which][(b * kept + position) * elements]);
+    }
+    const int64_t first = attrs.window == 0 ? 0 : std::max<int64_t>(0, position - attrs.window + 1);
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t kv_head = head / (heads / kv_heads);
+      const auto at = [&](int which, int64_t j) {
+        return &operands[3 + which][(b * kept + j) * elements + kv_head * d];
+      };
+      const int64_t q_at = (row * heads + head) * d;
+      Attend(attrs.scale, &operands[0][q_at], d, first, position + 1, at, &operands[6][q_at]);
+    }
+  }
 }
 
 void AttentionGradRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands) {

@@ -14,6 +14,8 @@ namespace terrace::kernels::conformance {
 // REQUIRES: as RunReference, `operands` being all of the op's.
 void AttentionRef(const AttentionAttrs& attrs, std::span<const TensorShape> shapes,
                   std::span<Values> operands);
+void AttentionCachedRef(const AttentionAttrs& attrs, std::span<const TensorShape> shapes,
+                        std::span<Values> operands);
 void AttentionGradRef(const AttentionAttrs& attrs, std::span<const TensorShape> shapes,
                       std::span<Values> operands);
 

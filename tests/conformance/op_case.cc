@@ -111,6 +111,29 @@ void AddAttention(const Form& form, CaseList* list) {
   }
 }
 
+// Few new tokens, which are computed one by one, and many; more kept than one block of keys.
+void AddAttentionCached(const Form& form, CaseList* list) {
+  struct Shape {
+    int64_t batch, sequence, kept, heads, kv_heads, head_dim, window;
+  };
+  const Shape shapes[] = {{3, 1, 150, 4, 2, 64, 0},   {4, 3, 70, 34, 2, 9, 0},
+                          {1, 4, 300, 2, 2, 80, 100}, {3, 40, 90, 4, 1, 32, 0},
+                          {1, 130, 700, 2, 1, 64, 0}, {3, 37, 200, 2, 2, 24, 50}};
+  for (const Shape& s : shapes) {
+    for (MatmulPrecision precision : {MatmulPrecision::kF32, FastOf(form.dtype)}) {
+      const TensorShape q = form.Act({s.batch * s.sequence, s.heads, s.head_dim});
+      const TensorShape k = form.Act({s.batch * s.sequence, s.kv_heads, s.head_dim});
+      const TensorShape kept = Dense(form.dtype, {s.batch, s.kept, s.kv_heads, s.head_dim});
+      list->Add(
+          Op::kAttentionCached,
+          form.name + "_" + Text(s.sequence) + "of" + Text(s.kept) + Suffix(precision),
+          AttentionAttrs{
+              .sequence = s.sequence, .window = s.window, .scale = 0.25f, .precision = precision},
+          {q, k, k, kept, kept, Dense(kI32, {s.batch, 2}), q});
+    }
+  }
+}
+
 void AddLoss(const Form& form, CaseList* list) {
   struct Shape {
     int64_t tokens, hidden, vocab, chunk_rows;
@@ -369,6 +392,7 @@ std::vector<OpCase> ForwardCases() {
     AddActivations(form, &list);
     AddRope(form, &list);
     AddAttention(form, &list);
+    AddAttentionCached(form, &list);
     AddLoss(form, &list);
     AddCopies(form, &list);
     AddLayoutCases(form, &list);

@@ -58,6 +58,7 @@ double BoundOf(Op op) {
       return 5e-6;
     case Op::kAttention:
     case Op::kAttentionBlock:
+    case Op::kAttentionCached:
     case Op::kLmHeadLoss:
       return 5e-6;
     case Op::kAttentionGrad:

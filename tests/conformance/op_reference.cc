@@ -465,6 +465,8 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return RopeRef(std::get<RopeAttrs>(attrs), shapes, operands);
     case Op::kAttention:
       return AttentionRef(std::get<AttentionAttrs>(attrs), shapes, operands);
+    case Op::kAttentionCached:
+      return AttentionCachedRef(std::get<AttentionAttrs>(attrs), shapes, operands);
     case Op::kAttentionGrad:
       return AttentionGradRef(std::get<AttentionAttrs>(attrs), shapes, operands);
     case Op::kLmHeadLoss:

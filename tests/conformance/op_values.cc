@@ -84,6 +84,20 @@ Values RandomStarts(const OpCase& op_case, Random* random) {
   return starts;
 }
 
+// {position, number} of the new tokens of each sequence: the first sequence has as many as there is
+// room for, at the end of what is kept, and the second has none.
+Values RandomSpans(const OpCase& op_case, Random* random) {
+  const int64_t kept = op_case.operands[3].size[1];
+  const int64_t most = std::get<AttentionAttrs>(op_case.attrs).sequence;
+  Values spans = {static_cast<double>(kept - most), static_cast<double>(most)};
+  for (int64_t b = 1; b < op_case.operands[3].size[0]; ++b) {
+    const int64_t count = b == 1 ? 0 : static_cast<int64_t>((*random)() % most) + 1;
+    spans.push_back(static_cast<double>((*random)() % (kept - count + 1)));
+    spans.push_back(static_cast<double>(count));
+  }
+  return spans;
+}
+
 // Random values of operand `index`, in the range that the op expects.
 Values RandomOperand(const OpCase& op_case, int index, Random* random) {
   const TensorShape& shape = op_case.operands[index];
@@ -91,6 +105,7 @@ Values RandomOperand(const OpCase& op_case, int index, Random* random) {
   if (IsUpdate(op_case.op) && index == 4) return {0.25, 1.5, 3.0, 0.0};
   if (IsUpdate(op_case.op) && index == 5) return {0.125, 0.09375, 0.046875, 0.0};
   if (op_case.op == Op::kUpdateStochastic && index == 6) return {1234567.0};
+  if (op_case.op == Op::kAttentionCached && index == 5) return RandomSpans(op_case, random);
   if (index == StartsOperand(op_case.op)) return RandomStarts(op_case, random);
   if (shape.dtype == DType::kI32) return RandomIndices(op_case, shape, random);
   const bool positive = (IsUpdate(op_case.op) && index >= 3) || op_case.op == Op::kGradScale ||
