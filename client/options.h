@@ -138,10 +138,16 @@ struct DataOptions {
 };
 struct GenerateOptions {
   std::string checkpoint;
-  std::string prompt;
+  std::vector<std::string> prompts;
+  int64_t samples = 1;  // continuations of each prompt
   int64_t tokens = 200;
+  int64_t context = 0;  // tokens of a text, its prompt included; 0: as trained
+  std::vector<std::string> stops;
   double temperature = 0.8;
   int64_t top_k = 40;
+  double top_p = 1;
+  double min_p = 0;
+  double repetition_penalty = 1;
   int64_t seed = 1;
 };
 struct EvalOptions {

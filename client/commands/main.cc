@@ -12,6 +12,7 @@
 
 #include "base/command_line.h"
 #include "base/exit_code.h"
+#include "client/commands/checkpoint_options.h"
 #include "client/commands/commands.h"
 #include "client/completion.h"
 #include "client/options.h"
@@ -420,34 +421,12 @@ class CommandLine {
 
   void AddToolCommands() {
     CLI::App* generate =
-        app_.add_subcommand("generate", "Continue a text with a trained checkpoint");
-    generate->add_option("checkpoint", generate_.checkpoint, "Checkpoint folder")->required();
-    generate->add_option("--prompt", generate_.prompt, "Text to continue")->required();
-    generate->add_option("--tokens", generate_.tokens, "Tokens to add")->capture_default_str();
-    generate->add_option("--temperature", generate_.temperature, "0 takes the likeliest token")
-        ->capture_default_str();
-    generate->add_option("--top-k", generate_.top_k, "Sample among this many; 0: all")
-        ->capture_default_str();
-    generate->add_option("--seed", generate_.seed, "Seed of the sampling")->capture_default_str();
+        app_.add_subcommand("generate", "Continue texts with a trained checkpoint");
+    AddGenerateOptions(generate, &generate_);
     On(generate, [this] { return GenerateCommand(global_, generate_); });
 
     CLI::App* eval = app_.add_subcommand("eval", "The loss of a trained checkpoint on texts");
-    eval->add_option("checkpoint", eval_.checkpoint,
-                     "Checkpoint folder, or one that transformers wrote")
-        ->required();
-    eval->add_option("--data", eval_.data, "Texts (.txt, .jsonl, compressed too) or token files")
-        ->required();
-    eval->add_option("--length", eval_.length,
-                     "Tokens of a row; 0: as it was trained, at most 1024 where no job says it")
-        ->capture_default_str()
-        ->check(CLI::Range(0, 1'000'000'000));
-    eval->add_option("--chat-template", eval_.chat_template,
-                     "Template of conversations (.jinja); without it the job's");
-    eval->add_option("--tokenizer", eval_.tokenizer,
-                     "bytes, tokenizer.json or *.model; without it the checkpoint's");
-    eval->add_option("--batch", eval_.batch, "Rows at a time")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 65'536));
+    AddEvalOptions(eval, &eval_);
     On(eval, [this] { return EvalCommand(global_, eval_); });
 
     CLI::App* data = app_.add_subcommand("data", "Show what a job is trained on, row by row");

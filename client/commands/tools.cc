@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -82,22 +84,44 @@ int CompilerToolCommand(const GlobalOptions& global, const ToolOptions& options)
 }
 
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options) {
-  return WithProgram(global, "infer-program", {}, options.checkpoint,
-                     [&](const std::string& /*folder*/) {
-                       return std::vector<std::string>{"generate",
-                                                       "--prompt",
-                                                       options.prompt,
-                                                       "--tokens",
-                                                       absl::StrCat(options.tokens),
-                                                       "--temperature",
-                                                       absl::StrCat(options.temperature),
-                                                       "--top-k",
-                                                       absl::StrCat(options.top_k),
-                                                       "--seed",
-                                                       absl::StrCat(options.seed),
-                                                       "-o",
-                                                       global.json() ? "json" : "text"};
-                     });
+  for (const auto& [option, texts] :
+       {std::pair("--prompt", &options.prompts), std::pair("--stop", &options.stops)}) {
+    if (!std::any_of(texts->begin(), texts->end(), [](const auto& text) { return text.empty(); }))
+      continue;
+    return Fail(global, absl::InvalidArgumentError(absl::StrCat(
+                            option, ": got an empty text, must hold at least a character")));
+  }
+  const auto texts = static_cast<int64_t>(options.prompts.size()) * options.samples;
+  const std::vector<std::string> shape = {"--context", absl::StrCat(options.context), "--texts",
+                                          absl::StrCat(texts)};
+  return WithProgram(
+      global, "generate-program", shape, options.checkpoint, [&](const std::string& /*folder*/) {
+        std::vector<std::string> arguments = {"generate",
+                                              "--samples",
+                                              absl::StrCat(options.samples),
+                                              "--tokens",
+                                              absl::StrCat(options.tokens),
+                                              "--temperature",
+                                              absl::StrCat(options.temperature),
+                                              "--top-k",
+                                              absl::StrCat(options.top_k),
+                                              "--top-p",
+                                              absl::StrCat(options.top_p),
+                                              "--min-p",
+                                              absl::StrCat(options.min_p),
+                                              "--repetition-penalty",
+                                              absl::StrCat(options.repetition_penalty),
+                                              "--seed",
+                                              absl::StrCat(options.seed),
+                                              "-o",
+                                              global.json() ? "json" : "text"};
+        // In one word each: a text may begin with dashes.
+        for (const std::string& prompt : options.prompts)
+          arguments.push_back(absl::StrCat("--prompt=", prompt));
+        for (const std::string& stop : options.stops)
+          arguments.push_back(absl::StrCat("--stop=", stop));
+        return arguments;
+      });
 }
 
 int EvalCommand(const GlobalOptions& global, const EvalOptions& options) {

@@ -60,6 +60,7 @@ struct Options {
   EstimateOptions estimate;
   EvaluateOptions evaluate;
   EvalProgramOptions eval;
+  GenerateProgramOptions generate;
 };
 
 // -o json errors are objects on standard output, so that whoever asked for JSON can always parse
@@ -266,12 +267,17 @@ void AddOutput(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
-CLI::App* AddInferProgram(CLI::App& app, Options& options) {
-  CLI::App* infer = app.add_subcommand("infer-program", "compile a checkpoint's forward pass");
-  infer->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
-  infer->add_option("--output", options.program_file, "file of the program")->required();
-  infer->add_option("-o", options.output, "of errors")->check(CLI::IsMember({"text", "json"}));
-  return infer;
+CLI::App* AddGenerateProgram(CLI::App& app, Options& options) {
+  CLI::App* generate =
+      app.add_subcommand("generate-program", "compile passes that continue texts by a checkpoint");
+  generate->add_option("--checkpoint", options.checkpoint, "folder of the checkpoint")->required();
+  generate->add_option("--context", options.generate.context, "tokens of a text; 0: as trained")
+      ->check(CLI::Range(0, 1'000'000'000));
+  generate->add_option("--texts", options.generate.texts, "continued side by side")
+      ->check(CLI::Range(1, 65536));
+  generate->add_option("--output", options.program_file, "file of the program")->required();
+  generate->add_option("-o", options.output, "of errors")->check(CLI::IsMember({"text", "json"}));
+  return generate;
 }
 
 CLI::App* AddEvalProgram(CLI::App& app, Options& options) {
@@ -401,6 +407,14 @@ const CLI::App* AddExplain(CLI::App& app, Options& options) {
   return explain;
 }
 
+absl::Status WriteEvalProgram(const Options& options) {
+  return WriteEvalProgram(options.checkpoint, options.eval, options.program_file);
+}
+
+absl::Status WriteGenerateProgram(const Options& options) {
+  return WriteGenerateProgram(options.checkpoint, options.generate, options.program_file);
+}
+
 int Main(int argc, char** argv) {
   Options options;
   if (const absl::Status legible = CheckCommandLine(argc, argv); !legible.ok()) {
@@ -426,7 +440,7 @@ int Main(int argc, char** argv) {
   const CLI::App* import = AddImport(app, options);
   const CLI::App* estimate = AddEstimate(app, options);
   const CLI::App* evaluate = AddEvaluate(app, options);
-  const CLI::App* infer = AddInferProgram(app, options);
+  const CLI::App* generate = AddGenerateProgram(app, options);
   const CLI::App* eval = AddEvalProgram(app, options);
   CLI::App* data = app.add_subcommand("data-request", "check a spec for terrace data");
   AddSpec(*data, options);
@@ -463,12 +477,8 @@ int Main(int argc, char** argv) {
   if (estimate->parsed()) return Exit(options, PrintEstimate(options.estimate));
   if (evaluate->parsed()) return Exit(options, PrintEvaluation(options.evaluate));
   if (data->parsed()) return Exit(options, WriteDataRequest(options.spec, options.program_file));
-  if (eval->parsed()) {
-    return Exit(options, WriteEvalProgram(options.checkpoint, options.eval, options.program_file));
-  }
-  if (infer->parsed()) {
-    return Exit(options, WriteInferProgram(options.checkpoint, options.program_file));
-  }
+  if (eval->parsed()) return Exit(options, WriteEvalProgram(options));
+  if (generate->parsed()) return Exit(options, WriteGenerateProgram(options));
   return 0;
 }
 

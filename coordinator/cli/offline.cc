@@ -228,12 +228,19 @@ struct CheckpointModel {
   }
 };
 
+// New tokens that a pass over prompts takes of each text: enough for products at full speed, and
+// few enough for activations that are small beside the weights.
+int64_t PrefillTokens(int64_t texts) {
+  constexpr int64_t kRows = 2048, kLeast = 16, kMost = 512;
+  return std::clamp(kRows / texts, kLeast, kMost);
+}
+
 // Where no job says how long rows are; of models that have fewer positions, those.
 constexpr int64_t kForeignRowTokens = 1024;
 
-// `sequence_length`: what --length says; 0 is the job's.
+// `sequence_length`: what the option says; 0 is the job's.
 absl::StatusOr<CheckpointModel> ReadCheckpointModel(const std::string& checkpoint,
-                                                    int64_t sequence_length) {
+                                                    const char* option, int64_t sequence_length) {
   CheckpointModel read;
   ASSIGN_OR_RETURN(read.spec, SpecOfCheckpoint(checkpoint));
   ASSIGN_OR_RETURN(*read.spec.mutable_model()->mutable_config_json(),
@@ -249,7 +256,7 @@ absl::StatusOr<CheckpointModel> ReadCheckpointModel(const std::string& checkpoin
   read.model = *std::move(model);
   const int64_t positions = read.model.config.max_positions;
   if (sequence_length > positions) {
-    return absl::InvalidArgumentError(absl::StrCat("--length: got ", sequence_length,
+    return absl::InvalidArgumentError(absl::StrCat(option, ": got ", sequence_length,
                                                    ", must be at most ", positions,
                                                    ", the positions of the model"));
   }
@@ -262,16 +269,21 @@ absl::StatusOr<CheckpointModel> ReadCheckpointModel(const std::string& checkpoin
 
 }  // namespace
 
-absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output) {
-  ASSIGN_OR_RETURN(const CheckpointModel read, ReadCheckpointModel(checkpoint, 0));
-  ASSIGN_OR_RETURN(const v1::Program program, CompileInfer(read.Input()));
+absl::Status WriteGenerateProgram(const std::string& checkpoint,
+                                  const GenerateProgramOptions& options,
+                                  const std::string& output) {
+  ASSIGN_OR_RETURN(const CheckpointModel read,
+                   ReadCheckpointModel(checkpoint, "--context", options.context));
+  InferInput input = read.Input();
+  input.batch = options.texts;
+  ASSIGN_OR_RETURN(const v1::Program program, CompileGenerate(input, PrefillTokens(options.texts)));
   return WriteSyncedFile(output, SerializeProgram(program));
 }
 
 absl::Status WriteEvalProgram(const std::string& checkpoint, const EvalProgramOptions& options,
                               const std::string& output) {
   ASSIGN_OR_RETURN(const CheckpointModel read,
-                   ReadCheckpointModel(checkpoint, options.sequence_length));
+                   ReadCheckpointModel(checkpoint, "--length", options.sequence_length));
   InferInput input = read.Input();
   input.batch = options.batch;
   ASSIGN_OR_RETURN(const v1::Program program, CompileEval(input));

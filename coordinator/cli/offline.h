@@ -31,9 +31,14 @@ absl::StatusOr<Prepared> PrepareFile(const std::string& spec_path,
 // Writes what `terrace data` needs to know of a spec, a v1::DataRequest.
 absl::Status WriteDataRequest(const std::string& spec_path, const std::string& output);
 
-// Writes the inference program for a checkpoint: the model in its config.json, the length and
+struct GenerateProgramOptions {
+  int64_t context = 0;  // tokens of a text; 0: as many as the spec's rows have
+  int64_t texts = 1;
+};
+// Writes the program that continues texts by a checkpoint: the model in its config.json, the
 // precision in the spec of its manifest.json.
-absl::Status WriteInferProgram(const std::string& checkpoint, const std::string& output);
+absl::Status WriteGenerateProgram(const std::string& checkpoint,
+                                  const GenerateProgramOptions& options, const std::string& output);
 
 struct EvalProgramOptions {
   int64_t sequence_length = 0;  // 0: that of the spec

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/side_by_side.h"
@@ -380,12 +381,13 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
 
 namespace {
 
-// A program of one rank that has weights and no optimizer. `append` adds its sequence.
-absl::StatusOr<v1::Program> CompileForward(const InferInput& input, int64_t batch,
-                                           void (*append)(const compiler::StageContext&,
-                                                          const ForwardOptions&, Graph*)) {
+using AppendSequences =
+    absl::FunctionRef<void(const compiler::StageContext&, const ForwardOptions&, Graph*)>;
+
+// A program of one rank that has weights and no optimizer. `append` adds its sequences.
+absl::StatusOr<v1::Program> CompileForward(const InferInput& input, AppendSequences append) {
   const Model& model = *input.model;
-  ForwardOptions forward = {.batch = batch, .sequence = input.sequence_length};
+  ForwardOptions forward = {.batch = input.batch, .sequence = input.sequence_length};
   ASSIGN_OR_RETURN(forward.precisions, compiler::PrecisionsOf(input.precisions));
 
   v1::Program program;
@@ -393,7 +395,7 @@ absl::StatusOr<v1::Program> CompileForward(const InferInput& input, int64_t batc
   program.set_stages(1);
   program.set_ranks(1);
   program.set_threads(input.threads);
-  program.mutable_rules()->set_micro_batch(static_cast<uint32_t>(batch));
+  program.mutable_rules()->set_micro_batch(static_cast<uint32_t>(input.batch));
   program.mutable_rules()->set_micro_batches(1);
   program.mutable_rules()->set_data_parallel(1);
   program.mutable_rules()->set_sequence_length(input.sequence_length);
@@ -404,7 +406,10 @@ absl::StatusOr<v1::Program> CompileForward(const InferInput& input, int64_t batc
   const compiler::Parallel parallel = compiler::AddGroups(layout, model.config, &graph);
   const std::vector<compiler::ChunkRange> all = {
       {.begin = 0, .end = static_cast<int>(model.config.layers), .first = true, .last = true}};
-  const Parameters parameters(model, all, parallel, {.with_optimizer = false}, &graph);
+  // No update needs more bits of a weight than passes read.
+  const Parameters parameters(
+      model, all, parallel,
+      {.with_optimizer = false, .precisions = forward.precisions, .round = true}, &graph);
   forward.rope_tables = AddRopeTables(model.config, all, forward.sequence, &graph);
   append({.model = model,
           .layout = layout,
@@ -421,12 +426,17 @@ absl::StatusOr<v1::Program> CompileForward(const InferInput& input, int64_t batc
 
 }  // namespace
 
-absl::StatusOr<v1::Program> CompileInfer(const InferInput& input) {
-  return CompileForward(input, /*batch=*/1, &compiler::AppendInfer);
+absl::StatusOr<v1::Program> CompileGenerate(const InferInput& input, int64_t prefill_tokens) {
+  return CompileForward(input, [&](const compiler::StageContext& context,
+                                   const ForwardOptions& options, Graph* graph) {
+    ForwardOptions pass = options;
+    pass.sequence = std::min(prefill_tokens, input.sequence_length);
+    compiler::AppendGenerate(context, pass, input.sequence_length, graph);
+  });
 }
 
 absl::StatusOr<v1::Program> CompileEval(const InferInput& input) {
-  return CompileForward(input, input.batch, &compiler::AppendEval);
+  return CompileForward(input, compiler::AppendEval);
 }
 
 }  // namespace terrace

@@ -4,7 +4,7 @@
 //   groups.h      the grid of ranks and the groups they communicate in
 //   parameters.h  weights and optimizer state: who holds which part of which tensor (partition.h)
 //   schedule.h    the order of the stage's passes over micro-batches and model chunks
-//   step.h        the sequences "train" (one a bucket), "eval", "infer", "restore", made of:
+//   step.h        the sequences "train" (one a bucket), "eval", "prefill", "decode", "restore", of:
 //     stage.h       one pass of a micro-batch over a chunk, with what it receives and sends
 //     forward.h     its forward pass, split over tensor- and context-parallel ranks
 //     recompute.h   what of it is recomputed before
@@ -60,15 +60,16 @@ struct InferInput {
   const Model* model = nullptr;
   std::string job;  // named in the program
   int64_t sequence_length = 0;
-  int64_t batch = 1;      // rows of "eval"
+  int64_t batch = 1;      // sequences
   v1::Layout precisions;  // its fields of that name alone count
   int threads = 1;
 };
-// A program with the weights and one sequence "infer": LOAD_PROMPT, the forward pass of one row of
-// sequence_length tokens, the logits of one position (the row index of LOAD_PROMPT). No gradients,
-// no optimizer state.
-absl::StatusOr<v1::Program> CompileInfer(const InferInput& input);
-// The same with "eval": LOAD_BATCH of `batch` rows, their loss.
+// A program with the weights, room for the keys and values of `batch` texts of up to
+// sequence_length tokens, and two sequences that take new tokens of each text by LOAD_PROMPT and
+// give the logits of one row each: "prefill" with up to prefill_tokens, "decode" with one. No
+// gradients, no optimizer state.
+absl::StatusOr<v1::Program> CompileGenerate(const InferInput& input, int64_t prefill_tokens);
+// Of the same kind with "eval": LOAD_BATCH of `batch` rows of sequence_length tokens, their loss.
 absl::StatusOr<v1::Program> CompileEval(const InferInput& input);
 
 }  // namespace terrace

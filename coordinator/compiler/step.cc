@@ -427,20 +427,58 @@ void AppendEval(const StageContext& context, const ForwardOptions& options, Grap
   FinishCopies(&builder);
 }
 
-void AppendInfer(const StageContext& context, const ForwardOptions& options, Graph* graph) {
-  Builder builder(graph, AddSequence("infer", graph));
+namespace {
+
+// Room for the keys and values of all layers.
+KeptTokens AddKeptTokens(const ModelConfig& config, const ForwardOptions& options,
+                         int64_t max_length, Graph* graph) {
+  KeptTokens kept = {.max_length = max_length};
+  const auto add = [&](int64_t layer, const char* what) {
+    return graph->Add({.name = absl::StrCat("layers.", layer, ".", what),
+                       .cls = v1::KEY_VALUE_CACHE,
+                       .dtype = options.precisions.activation,
+                       .shape = {options.batch, max_length, config.kv_heads, config.head_dim},
+                       .lifetime = v1::PERSISTENT});
+  };
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    kept.keys.push_back(add(layer, "keys"));
+    kept.values.push_back(add(layer, "values"));
+  }
+  return kept;
+}
+
+// One pass over at most options.sequence new tokens of each sequence.
+void AppendNewTokens(const std::string& name, const StageContext& context,
+                     const ForwardOptions& options, Graph* graph) {
+  Builder builder(graph, AddSequence(name, graph));
   const int64_t tokens = options.batch * options.sequence;
-  const Slice prompt = builder.NewValue("tokens", v1::INPUT, DType::kI32, {tokens});
-  const Slice index = builder.NewValue("index", v1::INPUT, DType::kI32, {1});
-  builder.Input(v1::LOAD_PROMPT, {prompt, index}, "load prompt");
+  const auto input = [&](const char* what, const Dims& dims) {
+    return builder.NewValue(what, v1::INPUT, DType::kI32, dims);
+  };
+  const Slice ids = input("tokens", {tokens}), positions = input("positions", {tokens});
+  const Slice spans = input("spans", {options.batch, 2}), index = input("index", {options.batch});
+  builder.Input(v1::LOAD_PROMPT, {ids, positions, spans, index}, "load prompt");
   Forward forward(context.model, context.parameters, context.parallel, options,
                   /*keeps_weights=*/false, &builder);
-  Slice x = forward.Embedding(prompt);
+  forward.SetNewTokens(positions, spans);
+  Slice x = forward.Embedding(ids);
   for (int layer = 0; layer < context.model.config.layers; ++layer) x = forward.Layer(layer, x);
-  const Slice row = builder.NewValue("row", v1::ACTIVATION, options.precisions.activation,
-                                     {1, context.model.config.hidden});
-  builder.Compute(Op::kGatherRows, kernels::NoAttrs{}, {x, index, row}, "last position");
-  builder.Output(v1::LOGITS, forward.Logits(forward.Hidden(row)), "logits");
+  const Slice rows = builder.NewValue("rows", v1::ACTIVATION, options.precisions.activation,
+                                      {options.batch, context.model.config.hidden});
+  builder.Compute(Op::kGatherRows, kernels::NoAttrs{}, {x, index, rows}, "last positions");
+  builder.Output(v1::LOGITS, forward.Logits(forward.Hidden(rows)), "logits");
+}
+
+}  // namespace
+
+void AppendGenerate(const StageContext& context, const ForwardOptions& options, int64_t max_length,
+                    Graph* graph) {
+  const KeptTokens kept = AddKeptTokens(context.model.config, options, max_length, graph);
+  ForwardOptions pass = options;
+  pass.kept = &kept;
+  AppendNewTokens("prefill", context, pass, graph);
+  pass.sequence = 1;
+  AppendNewTokens("decode", context, pass, graph);
 }
 
 void AppendRestore(const StageContext& context, Graph* graph) {

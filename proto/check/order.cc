@@ -301,6 +301,11 @@ absl::Status CheckReads(const v1::Program& program, const std::vector<CheckedSeq
   for (const v1::RopeTable& table : program.rope_tables()) {
     written[table.buffer()].Add({.row_bytes = program.buffers(table.buffer()).bytes()});
   }
+  // Zeros until texts are there: which rows an op may look at, its spans say.
+  for (const v1::Buffer& buffer : program.buffers()) {
+    if (buffer.class_() == v1::KEY_VALUE_CACHE)
+      written[buffer.id()].Add({.row_bytes = buffer.bytes()});
+  }
   std::vector<ByteSet> restored = written;
   for (const CheckedSequence& sequence : sequences) {
     if (sequence.sequence->name() != "restore") continue;

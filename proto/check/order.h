@@ -26,7 +26,8 @@ absl::Status CheckSharedSpace(const v1::Program& program, const CheckedSequence&
                               const HappensBefore& order);
 
 // Refuses a read of bytes that nothing has written: earlier in the sequence or, of a persistent
-// buffer, its state, its rope table or "restore" (lasting.h asks what "train" leaves there).
+// buffer, its state, its rope table or "restore" (lasting.h asks what "train" leaves there). What
+// is kept of texts counts as written: attention_cached alone touches it, and never in training.
 // REQUIRES: CheckConflicts passed (then an earlier write is an ordered one).
 absl::Status CheckReads(const v1::Program& program, const std::vector<CheckedSequence>& sequences);
 

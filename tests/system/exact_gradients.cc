@@ -115,7 +115,6 @@ class ExactIo final : public SequenceIo {
     rows_->LoadBatch(micro_batch, batch);
   }
   void LoadSchedule(std::span<float, 4> schedule) override { rows_->LoadSchedule(schedule); }
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float>) override {}
 
  private:

@@ -61,25 +61,36 @@ void LoadWeights(const v1::Program& program, std::span<std::byte* const> arenas,
   }
 }
 
-// Keeps the logits of the position asked for.
-class PositionIo final : public SequenceIo {
+// Feeds the tokens [position, position + count) of every text, and keeps the logits behind them.
+class NewTokensIo final : public SequenceIo {
  public:
-  PositionIo(std::span<const int32_t> row, int32_t position) : row_(row), position_(position) {}
+  NewTokensIo(const Golden& golden, int64_t position, int64_t count)
+      : golden_(golden), position_(position), count_(count) {}
   void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4>) override {}
-  void LoadPrompt(std::span<int32_t> tokens, std::span<int32_t> index) override {
-    std::copy(row_.begin(), row_.end(), tokens.begin());
-    index[0] = position_;
+  void LoadPrompt(const PromptTarget& to) override {
+    const int64_t room = static_cast<int64_t>(to.tokens.size()) / golden_.rows;
+    for (int64_t row = 0; row < golden_.rows; ++row) {
+      for (int64_t i = 0; i < room; ++i) {
+        const bool is_new = i < count_;
+        to.tokens[row * room + i] =
+            is_new ? golden_.tokens[row * golden_.length + position_ + i] : 0;
+        to.positions[row * room + i] = static_cast<int32_t>(is_new ? position_ + i : 0);
+      }
+      to.spans[2 * row] = static_cast<int32_t>(position_);
+      to.spans[2 * row + 1] = static_cast<int32_t>(count_);
+      to.index[row] = static_cast<int32_t>(row * room + count_ - 1);
+    }
   }
   void Output(v1::OutputKind, std::span<const float> values) override {
     logits.assign(values.begin(), values.end());
   }
 
-  std::vector<float> logits;
+  std::vector<float> logits;  // [rows,V]
 
  private:
-  const std::span<const int32_t> row_;
-  const int32_t position_;
+  const Golden& golden_;
+  const int64_t position_, count_;
 };
 
 }  // namespace
@@ -141,29 +152,49 @@ v1::Layout LayoutOf(const JobShape& shape) {
   return layout;
 }
 
+absl::StatusOr<std::unique_ptr<Generating>> OpenToGenerate(const Golden& golden,
+                                                           const GeneratingShape& shape) {
+  InferInput input = {.model = &golden.model,
+                      .job = "numerics",
+                      .sequence_length = shape.max_length,
+                      .batch = shape.texts,
+                      .threads = 2};
+  input.precisions.set_precision(shape.precision);
+  auto open = std::make_unique<Generating>();
+  ASSIGN_OR_RETURN(open->program, CompileGenerate(input, shape.prefill_tokens));
+  RETURN_IF_ERROR(CheckProgram(open->program));
+  ASSIGN_OR_RETURN(open->memory, ProgramMemory::Reserve(open->program, 1));
+  ASSIGN_OR_RETURN(open->vm,
+                   Vm::Create(open->program, {.threads = 2, .arenas = open->memory->arenas()},
+                              &open->clock, nullptr));
+  RETURN_IF_ERROR(FillInitialState(open->program, open->memory->regions(), 1));
+  LoadWeights(open->program, open->memory->arenas(), golden.weights);
+  return open;
+}
+
 absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden,
                                                   const std::string& precision) {
-  InferInput input = {
-      .model = &golden.model, .job = "numerics", .sequence_length = golden.length, .threads = 2};
-  input.precisions.set_precision(precision);
-  ASSIGN_OR_RETURN(const v1::Program program, CompileInfer(input));
-  RETURN_IF_ERROR(CheckProgram(program));
-  ASSIGN_OR_RETURN(const ProgramMemory memory, ProgramMemory::Reserve(program, 1));
-  const SystemClock clock;
-  ASSIGN_OR_RETURN(const auto vm,
-                   Vm::Create(program, {.threads = 2, .arenas = memory.arenas()}, &clock, nullptr));
-  RETURN_IF_ERROR(FillInitialState(program, memory.regions(), 1));
-  LoadWeights(program, memory.arenas(), golden.weights);
-  std::vector<float> logits;
-  for (int64_t row = 0; row < golden.rows; ++row) {
-    const std::span<const int32_t> tokens(golden.tokens.data() + row * golden.length,
-                                          golden.length);
-    for (int32_t position = 0; position < golden.length; ++position) {
-      PositionIo io(tokens, position);
-      RETURN_IF_ERROR(vm->Run("infer", &io));
-      logits.insert(logits.end(), io.logits.begin(), io.logits.end());
+  constexpr int64_t kAtOnce = 5;  // more than are computed one by one
+  ASSIGN_OR_RETURN(const auto open, OpenToGenerate(golden, {.texts = golden.rows,
+                                                            .max_length = golden.length,
+                                                            .prefill_tokens = kAtOnce,
+                                                            .precision = precision}));
+  const int64_t vocabulary = golden.model.config.vocabulary;
+  std::vector<float> logits(golden.rows * golden.length * vocabulary);
+  // Begins with tokens [0, end) in pieces, or goes on with the last of them.
+  const auto run = [&](int64_t end, bool begin) -> absl::Status {
+    for (int64_t position = begin ? 0 : end - 1; position < end; position += kAtOnce) {
+      NewTokensIo io(golden, position, std::min(kAtOnce, end - position));
+      RETURN_IF_ERROR(open->vm->Run(begin ? "prefill" : "decode", &io));
+      for (int64_t row = 0; position + kAtOnce >= end && row < golden.rows; ++row) {
+        std::copy_n(io.logits.begin() + row * vocabulary, vocabulary,
+                    logits.begin() + (row * golden.length + end - 1) * vocabulary);
+      }
     }
-  }
+    return absl::OkStatus();
+  };
+  const int64_t half = golden.length / 2;
+  for (int64_t end = 1; end <= golden.length; ++end) RETURN_IF_ERROR(run(end, end <= half));
   return logits;
 }
 

@@ -1,15 +1,22 @@
 // Jobs against PyTorch's numbers (tests/golden/pytorch): the golden's data through
-// in_process_job.h, data-parallel, and through the "infer" program.
+// in_process_job.h, data-parallel, and through programs that
+// generate.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "proto/v1/program.pb.h"
 #include "tests/system/in_process_job.h"
+#include "worker/rank/program_memory.h"
+#include "worker/vm/vm.h"
 
 namespace terrace {
 
@@ -39,7 +46,24 @@ struct JobShape {
 };
 v1::Layout LayoutOf(const JobShape& shape);
 
-// The logits of every position of every row, by the "infer" program. [rows, length, vocabulary]
+// A program that generates, ready to run with the weights of a golden.
+struct Generating {
+  v1::Program program;
+  std::optional<ProgramMemory> memory;
+  SystemClock clock;
+  std::unique_ptr<Vm> vm;
+};
+struct GeneratingShape {
+  int64_t texts = 1;
+  int64_t max_length = 0;
+  int64_t prefill_tokens = 0;
+  std::string precision = "fp32";
+};
+absl::StatusOr<std::unique_ptr<Generating>> OpenToGenerate(const Golden& golden,
+                                                           const GeneratingShape& shape);
+
+// The logits of every position of every row, [rows, length, vocabulary]: those of the first half
+// by "prefill" in pieces, the others by "decode".
 absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden,
                                                   const std::string& precision);
 

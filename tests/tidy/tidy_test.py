@@ -29,7 +29,7 @@ LIBRARIES = {
     r"<yaml-cpp": r"^coordinator/(spec|import|hardware/cluster_file)",
     r"<(microhttpd|gnutls)": r"^base/http/",
     r"<prometheus/": r"^(coordinator/server|worker/daemon|tests)",
-    r"<CLI/": r"^(client/commands/main|coordinator/cli/main|worker/(daemon|tools)/main)",
+    r"<CLI/": r"^(client/commands/(main|checkpoint_options)|coordinator/cli/main|worker/(daemon|tools)/main)",
     r"<(cuda|cublas)": r"^(kernels/cuda|worker/comm/(cuda|nccl)_|tests)",
     r"<nccl": r"^(worker/comm/nccl_|tests)",
     r"google/protobuf|\.pb\.h": r"^(?!kernels|base|worker/memory|worker/comm)",

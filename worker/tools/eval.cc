@@ -104,7 +104,6 @@ class EvalRowsIo final : public SequenceIo {
     }
   }
   void LoadSchedule(std::span<float, 4>) override {}
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override {
     if (kind != v1::LOSS_TOTAL) return;
     loss_sum_ += values[0];

@@ -1,21 +1,25 @@
-// terrace-rank generate: continues a text with a trained checkpoint, one token at a time, by the
-// forward pass of an "infer" program.
+// terrace-rank generate: continues texts with a trained checkpoint, by the sequences "prefill" and
+// "decode" of its program.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "worker/data/tokenizer.h"
 #include "worker/rank/environment.h"
 #include "worker/rank/program_file.h"
 #include "worker/tools/checkpoint_vm.h"
+#include "worker/tools/growing_texts.h"
 #include "worker/tools/output.h"
 #include "worker/tools/sampler.h"
 #include "worker/tools/tools.h"
@@ -26,30 +30,13 @@ namespace terrace {
 namespace {
 
 struct GenerateOptions {
-  std::string program, checkpoint, prompt;
+  std::string program, checkpoint;
+  std::vector<std::string> prompts;
+  int64_t samples = 1;  // continuations of each prompt
   int64_t tokens = 200;
   SamplerOptions sampler;
+  std::vector<std::string> stops;  // texts that end a continuation
   std::string output = "text";
-};
-
-// Feeds the last tokens of a text and keeps the logits that come back.
-class PromptIo final : public SequenceIo {
- public:
-  explicit PromptIo(const std::vector<int32_t>& ids) : ids_(ids) {}
-  void LoadBatch(int, const BatchTarget&) override {}
-  void LoadSchedule(std::span<float, 4>) override {}
-  // What follows the text does not matter: attention is causal.
-  void LoadPrompt(std::span<int32_t> tokens, std::span<int32_t> index) override {
-    const size_t count = std::min(ids_.size(), tokens.size());
-    std::fill(std::copy(ids_.end() - count, ids_.end(), tokens.begin()), tokens.end(), 0);
-    index[0] = static_cast<int32_t>(count) - 1;
-  }
-  void Output(v1::OutputKind, std::span<const float> values) override { logits_ = values; }
-  std::span<const float> logits() const { return logits_; }
-
- private:
-  const std::vector<int32_t>& ids_;
-  std::span<const float> logits_;  // until the next run
 };
 
 // How many bytes of `text` are whole UTF-8 characters: what can be shown already.
@@ -64,79 +51,227 @@ size_t WholeCharacters(std::string_view text) {
   return text.size();
 }
 
+// Where the first of `stops` begins in `text`; its size where none does.
+size_t FindStop(std::string_view text, const std::vector<std::string>& stops) {
+  size_t first = text.size();
+  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+  return first;
+}
+
+// How many bytes at the end of `text` may be the beginning of a stop.
+size_t PartOfStop(std::string_view text, const std::vector<std::string>& stops) {
+  size_t longest = 0;
+  for (const std::string& stop : stops) {
+    for (size_t part = std::min(stop.size() - 1, text.size()); part > longest; --part) {
+      if (text.ends_with(std::string_view(stop).substr(0, part))) longest = part;
+    }
+  }
+  return longest;
+}
+
+// One continuation of a prompt.
+class Continuation {
+ public:
+  Continuation(const GenerateOptions& options, const Tokenizer& tokenizer, std::string prompt,
+               int64_t index)
+      : options_(options),
+        tokenizer_(tokenizer),
+        prompt_(std::move(prompt)),
+        sampler_(SamplerOf(options.sampler, index)) {
+    tokenizer_.Encode(prompt_, &ids_);
+    prompt_tokens_ = ids_.size();
+    prompt_text_ = tokenizer_.Decode(ids_);
+  }
+
+  const std::string& prompt() const { return prompt_; }
+  const std::vector<int32_t>& ids() const { return ids_; }
+  int64_t prompt_tokens() const { return static_cast<int64_t>(prompt_tokens_); }
+  int64_t new_tokens() const { return static_cast<int64_t>(ids_.size() - prompt_tokens_); }
+  bool done() const { return finish_ != nullptr; }
+  // "stop": at a token or a text that ends it; "length": at --tokens.
+  const char* finish() const { return finish_; }
+  const std::string& text() const { return text_; }
+
+  void Add(std::span<const float> logits) {
+    const int32_t id = sampler_.Next(logits, ids_);
+    const std::vector<int32_t>& ends = tokenizer_.special_tokens().stops;
+    if (std::find(ends.begin(), ends.end(), id) != ends.end()) return End("stop");
+    ids_.push_back(id);
+    text_ = Made();
+    if (const size_t stop = FindStop(text_, options_.stops); stop < text_.size()) {
+      text_.resize(stop);
+      return End("stop");
+    }
+    if (new_tokens() >= options_.tokens) End("length");
+  }
+  // What can be shown since the last call: whole characters that belong to no stop.
+  std::string_view Shown() {
+    const size_t whole = done() ? text_.size() : WholeCharacters(text_);
+    const size_t held = done() ? 0 : PartOfStop(text_, options_.stops);
+    const size_t end = std::min(whole, text_.size() - held);
+    if (end <= shown_) return {};
+    return std::string_view(text_).substr(std::exchange(shown_, end), end - shown_);
+  }
+
+ private:
+  // Other continuations draw other numbers; the first draws those of the seed.
+  static SamplerOptions SamplerOf(SamplerOptions options, int64_t index) {
+    options.seed += static_cast<uint64_t>(index);
+    return options;
+  }
+  void End(const char* finish) { finish_ = finish; }
+  // What the new tokens add to the prompt: alone, the first of them would lose its space.
+  std::string Made() const {
+    const std::string all = tokenizer_.Decode(ids_);
+    if (all.starts_with(prompt_text_)) return all.substr(prompt_text_.size());
+    const auto begin = ids_.begin() + static_cast<int64_t>(prompt_tokens_);
+    return tokenizer_.Decode(std::vector<int32_t>(begin, ids_.end()));
+  }
+
+  const GenerateOptions& options_;
+  const Tokenizer& tokenizer_;
+  const std::string prompt_;
+  Sampler sampler_;
+  std::vector<int32_t> ids_;
+  size_t prompt_tokens_ = 0;
+  std::string prompt_text_;
+  std::string text_;
+  size_t shown_ = 0;
+  const char* finish_ = nullptr;
+};
+
+void Print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// How long the passes took, by their kind.
+struct PassTimes {
+  double prompt_seconds = 0, new_seconds = 0;
+  int64_t prompt_tokens = 0, new_tokens = 0;
+};
+
 class Generator {
  public:
-  Generator(const GenerateOptions& options, Vm* vm, const Tokenizer& tokenizer)
-      : options_(options), vm_(vm), tokenizer_(tokenizer), sampler_(options.sampler) {}
+  Generator(const GenerateOptions& options, const v1::Program& program, GrowingTexts* texts,
+            const Tokenizer& tokenizer)
+      : options_(options), program_(program), texts_(*texts) {
+    for (const std::string& prompt : options.prompts) {
+      for (int64_t i = 0; i < options.samples; ++i)
+        continuations_.emplace_back(options, tokenizer, prompt,
+                                    static_cast<int64_t>(continuations_.size()));
+    }
+  }
 
   absl::Status Run() {
-    tokenizer_.Encode(options_.prompt, &ids_);
-    if (ids_.empty())
-      return absl::InvalidArgumentError("--prompt: got no tokens, must hold at least one");
-    prompt_tokens_ = ids_.size();
-    if (text_output()) Print(options_.prompt);
-    PromptIo io(ids_);
-    const std::vector<int32_t>& stops = tokenizer_.special_tokens().stops;
-    for (int64_t i = 0; i < options_.tokens; ++i) {
-      RETURN_IF_ERROR(vm_->Run("infer", &io));
-      const int32_t id = sampler_.Next(io.logits());
-      if (std::find(stops.begin(), stops.end(), id) != stops.end()) break;
-      ids_.push_back(id);
-      if (text_output()) PrintNew(/*all=*/false);
+    RETURN_IF_ERROR(Begin());
+    const bool streams = text_output() && continuations_.size() == 1;
+    if (streams) Print(continuations_[0].prompt());
+    while (AnyLeft()) {
+      for (int64_t i = 0; i < texts_.count(); ++i) {
+        Continuation& one = continuations_[i];
+        if (one.done()) continue;
+        const size_t before = one.ids().size();
+        one.Add(texts_.logits(i));
+        if (streams) Print(one.Shown());
+        if (one.done() || one.ids().size() == before) continue;
+        texts_.Append(i, std::span(one.ids()).last(1), options_.tokens - one.new_tokens());
+        ++times_.new_tokens;
+      }
+      RETURN_IF_ERROR(Pass(&times_.new_seconds));
     }
-    if (text_output()) {
-      PrintNew(/*all=*/true);
+    if (streams) {
       Print("\n");
     } else {
-      Print(Json());
+      Print(text_output() ? Table() : Json());
     }
     return absl::OkStatus();
   }
 
  private:
   bool text_output() const { return options_.output == "text"; }
-  // What the new tokens add to the prompt: alone, the first of them would lose its space.
-  std::string Made() const {
-    const auto prompt_end = ids_.begin() + static_cast<int64_t>(prompt_tokens_);
-    const std::string prompt = tokenizer_.Decode(std::vector<int32_t>(ids_.begin(), prompt_end));
-    const std::string all = tokenizer_.Decode(ids_);
-    return all.starts_with(prompt)
-               ? all.substr(prompt.size())
-               : tokenizer_.Decode(std::vector<int32_t>(prompt_end, ids_.end()));
+  bool AnyLeft() const {
+    return std::any_of(continuations_.begin(), continuations_.end(),
+                       [](const Continuation& one) { return !one.done(); });
   }
-  // A character may be split over tokens: it is shown when it is whole.
-  void PrintNew(bool all) {
-    const std::string made = Made();
-    const size_t end = all ? made.size() : WholeCharacters(made);
-    if (end > printed_) Print(std::string_view(made).substr(printed_, end - printed_));
-    printed_ = std::max(printed_, end);
+
+  absl::Status Begin() {
+    if (texts_.count() != static_cast<int64_t>(continuations_.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("--program: got one for ", texts_.count(),
+                                                     " texts, must be for ", continuations_.size(),
+                                                     ": --prompt times --samples"));
+    }
+    for (int64_t i = 0; i < texts_.count(); ++i) {
+      const Continuation& one = continuations_[i];
+      if (one.ids().empty())
+        return absl::InvalidArgumentError("--prompt: got no tokens, must hold at least one");
+      texts_.Append(i, one.ids(), options_.tokens);
+      times_.prompt_tokens += one.prompt_tokens();
+    }
+    return Pass(&times_.prompt_seconds);
   }
-  static void Print(std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+
+  absl::Status Pass(double* seconds) {
+    const auto begin = std::chrono::steady_clock::now();
+    RETURN_IF_ERROR(texts_.Run());
+    *seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return absl::OkStatus();
+  }
+
+  // Each prompt with its continuation, under a line that counts them.
+  std::string Table() const {
+    std::string text;
+    for (size_t i = 0; i < continuations_.size(); ++i) {
+      const Continuation& one = continuations_[i];
+      absl::StrAppend(&text, i == 0 ? "" : "\n", "==> ", i + 1, " of ", continuations_.size(),
+                      " <==\n", one.prompt(), one.text(), "\n");
+    }
+    return text;
+  }
+
+  static nlohmann::json JsonOf(const Continuation& one) {
+    return {{"prompt", one.prompt()},
+            {"text", one.text()},
+            {"prompt_tokens", one.prompt_tokens()},
+            {"tokens", one.new_tokens()},
+            {"finish_reason", one.finish()}};
   }
   std::string Json() const {
-    const nlohmann::json json = {{"prompt", options_.prompt},
-                                 {"text", Made()},
-                                 {"tokens", ids_.size() - prompt_tokens_},
-                                 {"checkpoint", options_.checkpoint}};
+    nlohmann::json json;
+    if (continuations_.size() == 1) {
+      json = JsonOf(continuations_[0]);
+    } else {
+      for (const Continuation& one : continuations_) json["texts"].push_back(JsonOf(one));
+    }
+    int64_t cache_bytes = 0;
+    for (const v1::Buffer& buffer : program_.buffers())
+      cache_bytes += buffer.class_() == v1::KEY_VALUE_CACHE ? buffer.bytes() : 0;
+    json["checkpoint"] = options_.checkpoint;
+    json["context"] = texts_.max_length();
+    json["key_value_cache_bytes"] = cache_bytes;
+    json["arena_bytes"] = program_.arenas(0).bytes();
+    json["prompt_seconds"] = times_.prompt_seconds;
+    json["seconds"] = times_.new_seconds;
     return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
 
   const GenerateOptions& options_;
-  Vm* const vm_;
-  const Tokenizer& tokenizer_;
-  Sampler sampler_;
-  std::vector<int32_t> ids_;
-  size_t prompt_tokens_ = 0;
-  size_t printed_ = 0;
+  const v1::Program& program_;
+  GrowingTexts& texts_;
+  std::vector<Continuation> continuations_;
+  PassTimes times_;
 };
 
 absl::Status Generate(const GenerateOptions& options) {
+  for (const std::string& stop : options.stops) {
+    if (stop.empty())
+      return absl::InvalidArgumentError("--stop: got an empty text, must hold at least a byte");
+  }
   ASSIGN_OR_RETURN(const auto tokenizer, TokenizerOfCheckpoint(options.checkpoint));
   ASSIGN_OR_RETURN(const auto ready,
-                   CheckpointVm::Open(options.program, options.checkpoint, "infer"));
-  return Generator(options, &ready->vm(), *tokenizer).Run();
+                   CheckpointVm::Open(options.program, options.checkpoint, "decode"));
+  ASSIGN_OR_RETURN(GrowingTexts texts, GrowingTexts::Create(ready->program(), &ready->vm()));
+  return Generator(options, ready->program(), &texts, *tokenizer).Run();
 }
 
 int Run(const GenerateOptions& options, char** argv) {
@@ -155,17 +290,31 @@ int Run(const GenerateOptions& options, char** argv) {
 
 void AddGenerateTool(CLI::App* app, char** argv, int* exit_code) {
   auto options = std::make_shared<GenerateOptions>();  // lives as long as the callback
-  CLI::App* generate = app->add_subcommand("generate", "Continue a text with a trained checkpoint");
-  generate->add_option("--program", options->program, "Program with the sequence \"infer\"")
-      ->required();
+  CLI::App* generate = app->add_subcommand("generate", "Continue texts with a trained checkpoint");
+  generate->add_option("--program", options->program, "Program that generates")->required();
   generate->add_option("--checkpoint", options->checkpoint, "Checkpoint folder")->required();
-  generate->add_option("--prompt", options->prompt, "Text to continue")->required();
+  generate->add_option("--prompt", options->prompts, "Text to continue; several in one pass")
+      ->required()
+      ->allow_extra_args(false);
+  generate->add_option("--samples", options->samples, "Continuations of each prompt")
+      ->check(CLI::Range(1, 4096));
   generate->add_option("--tokens", options->tokens, "Tokens to add")
       ->check(CLI::Range(1, 1'000'000));
+  generate->add_option("--stop", options->stops, "Text that ends a continuation")
+      ->allow_extra_args(false);
   generate->add_option("--temperature", options->sampler.temperature, "0 takes the likeliest token")
       ->check(CLI::Range(0.0, 100.0));
   generate->add_option("--top-k", options->sampler.top_k, "Sample among this many; 0: all")
       ->check(CLI::NonNegativeNumber);
+  generate
+      ->add_option("--top-p", options->sampler.top_p, "Sample among the likeliest that reach it")
+      ->check(CLI::Range(0.0, 1.0));
+  generate->add_option("--min-p", options->sampler.min_p, "Sample above this part of the likeliest")
+      ->check(CLI::Range(0.0, 1.0));
+  generate
+      ->add_option("--repetition-penalty", options->sampler.repetition_penalty,
+                   "Tokens that the text has lose by it")
+      ->check(CLI::Range(0.01, 100.0));
   generate->add_option("--seed", options->sampler.seed, "Seed of the sampling");
   generate->add_option("-o", options->output, "text or json")
       ->check(CLI::IsMember({"text", "json"}));

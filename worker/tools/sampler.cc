@@ -6,29 +6,71 @@
 
 namespace terrace {
 
-int32_t Sampler::Next(std::span<const float> logits) {
+int32_t Sampler::Next(std::span<const float> logits, std::span<const int32_t> text) {
   candidates_.clear();
   for (size_t i = 0; i < logits.size(); ++i)
-    candidates_.emplace_back(logits[i], static_cast<int32_t>(i));
-  const auto likelier = [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : a.second < b.second;
-  };
-  const size_t wanted = options_.temperature <= 0 ? 1
-                        : options_.top_k == 0     ? logits.size()
-                                                  : options_.top_k;
-  const size_t kept = std::min(wanted, candidates_.size());
-  std::partial_sort(candidates_.begin(), candidates_.begin() + kept, candidates_.end(), likelier);
-  if (kept == 1) return candidates_.front().second;
+    candidates_.push_back({.logit = logits[i], .id = static_cast<int32_t>(i)});
+  if (options_.repetition_penalty != 1) Penalise(text);
+  const auto likeliest = std::min_element(candidates_.begin(), candidates_.end(), Likelier);
+  if (options_.temperature <= 0) return likeliest->id;
+  const double largest = likeliest->logit;
+  KeepTopK();
+  for (Candidate& candidate : candidates_)
+    candidate.weight = std::exp((candidate.logit - largest) / options_.temperature);
+  if (options_.top_p < 1) KeepTopP();
+  if (options_.min_p > 0)
+    std::erase_if(candidates_, [&](const Candidate& candidate) {
+      return candidate.weight < options_.min_p;  // the largest weight is 1
+    });
+  return Draw();
+}
+
+// Once for each token, however often the text has it.
+void Sampler::Penalise(std::span<const int32_t> text) {
+  for (const int32_t id : text) {
+    Candidate& candidate = candidates_[id];
+    if (candidate.weight != 0) continue;
+    candidate.weight = 1;
+    candidate.logit = candidate.logit > 0 ? candidate.logit / options_.repetition_penalty
+                                          : candidate.logit * options_.repetition_penalty;
+  }
+}
+
+// In order, so that the draw does not depend on how the library selects them.
+void Sampler::KeepTopK() {
+  const auto count = static_cast<size_t>(options_.top_k);
+  if (count == 0 || count >= candidates_.size()) return;
+  const auto end = candidates_.begin() + options_.top_k;
+  std::partial_sort(candidates_.begin(), end, candidates_.end(), Likelier);
+  candidates_.resize(count);
+}
+
+// A heap gives the likeliest one after the other: sorting a whole vocabulary would take longer than
+// a small model's pass.
+void Sampler::KeepTopP() {
   double total = 0;
-  for (size_t i = 0; i < kept; ++i)
-    total += std::exp((candidates_[i].first - candidates_[0].first) / options_.temperature);
+  for (const Candidate& candidate : candidates_) total += candidate.weight;
+  const auto less_likely = [](const Candidate& a, const Candidate& b) { return Likelier(b, a); };
+  std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
+  double sum = 0;
+  auto end = candidates_.end();
+  while (end != candidates_.begin() && sum < options_.top_p * total) {
+    std::pop_heap(candidates_.begin(), end, less_likely);
+    sum += (--end)->weight;
+  }
+  candidates_.erase(candidates_.begin(), end);
+}
+
+int32_t Sampler::Draw() {
+  double total = 0;
+  for (const Candidate& candidate : candidates_) total += candidate.weight;
   // 53 bits of the generator: the same on every standard library, unlike its distributions.
   double rest = static_cast<double>(random_() >> 11) * 0x1p-53 * total;
-  for (size_t i = 0; i < kept; ++i) {
-    rest -= std::exp((candidates_[i].first - candidates_[0].first) / options_.temperature);
-    if (rest < 0) return candidates_[i].second;
+  for (const Candidate& candidate : candidates_) {
+    rest -= candidate.weight;
+    if (rest < 0) return candidate.id;
   }
-  return candidates_[kept - 1].second;
+  return candidates_.back().id;
 }
 
 }  // namespace terrace

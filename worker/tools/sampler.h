@@ -1,5 +1,6 @@
-// Picks the next token from logits: softmax with a temperature over the k likeliest. The same seed
-// gives the same text.
+// Picks the next token from logits, with the words and the order of transformers' generate():
+// repetition penalty, temperature, top-k, top-p, min-p, then a draw. The same seed gives the same
+// text.
 //
 // Thread-compatible.
 //
@@ -9,27 +10,49 @@
 #include <cstdint>
 #include <random>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace terrace {
 
 struct SamplerOptions {
   double temperature = 0.8;  // 0: the likeliest token
-  int64_t top_k = 0;         // 0: all
+  int64_t top_k = 0;         // so many likeliest tokens stay; 0: all
+  // The likeliest tokens stay whose probabilities together reach this (Holtzman et al. 2019, arXiv
+  // 1904.09751); 1: all.
+  double top_p = 1;
+  // Tokens stay that have at least this part of the likeliest one's probability (Nguyen et al.
+  // 2024, arXiv 2407.01082); 0: all.
+  double min_p = 0;
+  // Logits of tokens that the text already has are divided by this where they are positive, else
+  // multiplied (Keskar et al. 2019, arXiv 1909.05858); 1: they stay.
+  double repetition_penalty = 1;
   uint64_t seed = 0;
 };
 
 class Sampler {
  public:
   explicit Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {}
-  // Of equal logits the lower id wins. REQUIRES: `logits` is not empty.
-  int32_t Next(std::span<const float> logits);
+  // `text`: the tokens so far. Of equal logits the lower id wins. REQUIRES: `logits` is not empty,
+  // and ids of `text` are below its size.
+  int32_t Next(std::span<const float> logits, std::span<const int32_t> text = {});
 
  private:
+  struct Candidate {
+    double logit = 0;
+    int32_t id = 0;
+    double weight = 0;  // of the draw
+  };
+  static bool Likelier(const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  }
+  void Penalise(std::span<const int32_t> text);
+  void KeepTopK();
+  void KeepTopP();
+  int32_t Draw();
+
   const SamplerOptions options_;
   std::mt19937_64 random_;
-  std::vector<std::pair<float, int32_t>> candidates_;  // likeliest first; kept to save allocations
+  std::vector<Candidate> candidates_;  // kept to save allocations
 };
 
 }  // namespace terrace

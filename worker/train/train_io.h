@@ -74,7 +74,6 @@ class TrainIo final : public SequenceIo {
   void LoadBatch(int micro_batch, const BatchTarget& batch) override;
   void LoadSchedule(std::span<float, 4> schedule) override;
   int32_t Updates() const override;
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override;
 
  private:
@@ -103,7 +102,6 @@ class EvalIo final : public SequenceIo {
 
   void LoadBatch(int micro_batch, const BatchTarget& batch) override;
   void LoadSchedule(std::span<float, 4>) override {}
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override;
 
  private:

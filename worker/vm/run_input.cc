@@ -57,7 +57,10 @@ absl::Status RunLoadSchedule(const PreparedInstruction& instruction, SequenceIo*
 
 absl::Status RunLoadPrompt(const PreparedInstruction& instruction, SequenceIo* io) {
   const auto& views = HostSide(instruction);
-  io->LoadPrompt(Values<int32_t>(views[0]), Values<int32_t>(views[1]));
+  io->LoadPrompt({.tokens = Values<int32_t>(views[0]),
+                  .positions = Values<int32_t>(views[1]),
+                  .spans = Values<int32_t>(views[2]),
+                  .index = Values<int32_t>(views[3])});
   return absl::OkStatus();
 }
 
@@ -76,6 +79,12 @@ bool Fits(const PreparedInstruction& instruction, size_t operands, kernels::DTyp
   return instruction.operands.size() == operands &&
          std::all_of(instruction.operands.begin(), instruction.operands.end(),
                      [dtype](const kernels::TensorView& view) { return FitsOne(view, dtype); });
+}
+
+bool FitsPrompt(const PreparedInstruction& instruction) {
+  const auto& operands = instruction.operands;
+  return Fits(instruction, 4, kernels::DType::kI32) &&
+         operands[0].Elements() == operands[1].Elements() && operands[2].Elements() % 2 == 0;
 }
 
 bool FitsSchedule(const PreparedInstruction& instruction) {
@@ -143,8 +152,10 @@ absl::Status PrepareInput(const InstructionPreparation& in, PreparedInstruction*
       }
       return SetLoad(in, RunLoadSchedule, out);
     case v1::LOAD_PROMPT:
-      if (!Fits(*out, 2, kernels::DType::kI32))
-        return refuse("load_prompt must have two dense i32 operands");
+      if (!FitsPrompt(*out))
+        return refuse(
+            "load_prompt must have four dense i32 operands: tokens [T], positions [T], "
+            "spans [batch,2] and an index [n]");
       return SetLoad(in, RunLoadPrompt, out);
     default:
       return refuse("unknown kind of input");

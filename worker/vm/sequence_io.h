@@ -22,6 +22,13 @@ struct BatchTarget {
   std::span<int32_t> starts;  // positions in their sequences of the first tokens of documents
 };
 
+// Where the new tokens of texts go, T rows; the operands of LOAD_PROMPT in program.proto.
+struct PromptTarget {
+  std::span<int32_t> tokens, positions;
+  std::span<int32_t> spans;  // {position of the first, number} of each text
+  std::span<int32_t> index;
+};
+
 class SequenceIo {
  public:
   virtual ~SequenceIo() = default;
@@ -31,7 +38,8 @@ class SequenceIo {
   virtual void LoadSchedule(std::span<float, 4> schedule) = 0;
   // t - 1: how many updates of the weights came before this step's.
   virtual int32_t Updates() const { return 0; }
-  virtual void LoadPrompt(std::span<int32_t> tokens, std::span<int32_t> index) = 0;
+  // Of sequences that generate.
+  virtual void LoadPrompt(const PromptTarget&) {}
   virtual void Output(v1::OutputKind kind, std::span<const float> values) = 0;
 };
 
@@ -40,7 +48,6 @@ class NoIo final : public SequenceIo {
  public:
   void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4>) override {}
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float>) override {}
 };
 

@@ -26,15 +26,39 @@ kernels::TokenShare Forward::share() const {
   return {.ranks = parallel_.context(), .zigzag = parallel_.zigzag()};
 }
 
+// The rows of a table that is looked up by position: all of it, or those of the new tokens.
+Slice Forward::AtPositions(Slice table, const std::string& name) {
+  if (options_.kept == nullptr) return table;
+  const Slice rows = builder_.NewValue(name, v1::ACTIVATION, table.shape.dtype,
+                                       {tokens(), table.shape.RowElements()});
+  builder_.Compute(Op::kGatherRows, kernels::NoAttrs{}, {table, positions_, rows}, name);
+  return rows;
+}
+
+void Forward::SetNewTokens(Slice positions, Slice spans) {
+  positions_ = positions;
+  spans_ = spans;
+}
+
+// Gathered once for all layers that have this table.
+Slice Forward::AnglesOf(int rope_table) {
+  const Slice table = builder_.graph().Whole(rope_table);
+  if (options_.kept == nullptr) return table;
+  Slice& angles = angles_[rope_table];
+  if (angles.absent()) angles = AtPositions(table, "angles");
+  return angles;
+}
+
 Slice Forward::Embedding(Slice tokens) {
   const bool sharded = parallel_.tensor() > 1;
   Slice positions = Weight(TensorRole::kPositionEmbedding);
   if (config_.position_rows_before > 0)
     positions = Rows(positions, config_.position_rows_before, config_.max_positions);
+  if (!positions.absent()) positions = AtPositions(positions, "position rows");
   const Slice x = Activation(BeforeSum("x"), this->tokens(), config_.hidden);
   builder_.Compute(
       Op::kEmbedding,
-      kernels::EmbeddingAttrs{.sequence = local_sequence(),
+      kernels::EmbeddingAttrs{.sequence = table_sequence(),
                               .shard_rows = sharded ? VocabularyRows(config_, parallel_) : 0,
                               .context = share()},
       {tokens, Weight(TensorRole::kTokenEmbedding), positions, x,

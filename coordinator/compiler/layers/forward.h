@@ -2,7 +2,7 @@
 // (attention, MLP), final norm, and what follows.
 //
 // Appends nodes through a Builder; the values they write are the activations that the backward pass
-// may need. The same code builds "train", "eval" and "infer".
+// may need. The same code builds all sequences.
 //
 // Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053): each block begins with
 // EnterTensorParallel and ends with a sum over the ranks. With sequence parallelism (Korthikanti et
@@ -15,6 +15,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,12 @@ struct RopeTables {
   int local = kNone;  // of ModelConfig.local_rope
 };
 
+// What a program that generates keeps of the tokens that a sequence already has.
+struct KeptTokens {
+  int64_t max_length = 0;         // tokens that there is room for in each sequence
+  std::vector<int> keys, values;  // by layer: values [batch,max_length,kv_heads,d]
+};
+
 struct ForwardOptions {
   int64_t batch = 0;     // sequences
   int64_t sequence = 0;  // tokens of each, over all context-parallel ranks
@@ -41,6 +48,8 @@ struct ForwardOptions {
   int64_t chunk_bytes = 0;  // of one copy between tiers; 0: the default
   uint64_t dropout_seed = 0;
   bool documents = false;  // a sequence of a batch holds several (data.samples: packed)
+  // Of a pass over new tokens of sequences, of which `sequence` is the most; else null.
+  const KeptTokens* kept = nullptr;
 };
 
 // What a pass has of its micro-batch.
@@ -78,6 +87,8 @@ class Forward {
   void SetPlaces(Slice places) { places_ = places; }
   // From here on sequences hold the documents that start there; absent: one each.
   void SetStarts(Slice starts) { starts_ = starts; }
+  // With options.kept: the position of each row, and the spans of attention_cached.
+  void SetNewTokens(Slice positions, Slice spans);
 
   // tokens [T] -> the residual stream before the first layer.
   Slice Embedding(Slice tokens);
@@ -138,6 +149,10 @@ class Forward {
   Slice Statistic(const std::string& name, const Dims& dims);
   int64_t tokens() const { return options_.batch * local_sequence(); }
   int64_t local_sequence() const { return options_.sequence / parallel_.context(); }
+  // Tables by position have a row for each row of a pass over new tokens.
+  int64_t table_sequence() const { return options_.kept != nullptr ? tokens() : local_sequence(); }
+  Slice AtPositions(Slice table, const std::string& name);
+  Slice AnglesOf(int rope_table);
   kernels::TokenShare share() const;
   Slice Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name);
   // Returns what the first product of a block reads of the residual stream.
@@ -183,6 +198,7 @@ class Forward {
   Heads SplitHeads(Slice qk, Slice v) const;
   Slice AttentionOver(const Heads& heads);
   Slice RingOver(const Heads& heads);
+  Slice CachedOver(const Heads& heads);
   Slice UlyssesOver(const Heads& heads);
   Slice HeadsForTokens(Slice x, const std::string& name);
   Slice TokensForHeads(Slice x, const std::string& name);
@@ -210,6 +226,8 @@ class Forward {
   const bool keeps_weights_;
   Weights weights_;
   Slice places_, starts_;
+  Slice positions_, spans_;      // of new tokens
+  std::map<int, Slice> angles_;  // of their positions, by rotary table
 };
 
 }  // namespace terrace::compiler

@@ -14,7 +14,8 @@ using kernels::Op;
 
 int64_t Forward::Window() const {
   const int64_t window = config_.window.empty() ? 0 : config_.window[builder_.layer];
-  return window < options_.sequence ? window : 0;
+  const int64_t longest = options_.kept != nullptr ? options_.kept->max_length : options_.sequence;
+  return window < longest ? window : 0;
 }
 
 float Forward::Scale() const {
@@ -39,9 +40,10 @@ Slice Forward::Attention(Slice x, Slice residual) {
   if (table != kNone && config_.interleaved_rope) qk = HalvesApart(qk);
   if (table != kNone) Rotate(qk, table);
   const Heads split = SplitHeads(qk, Columns(qkv, qk_columns, kv * config_.head_dim));
-  const Slice o = parallel_.context() == 1 ? AttentionOver(split)
-                  : parallel_.ulysses      ? UlyssesOver(split)
-                                           : RingOver(split);
+  const Slice o = options_.kept != nullptr   ? CachedOver(split)
+                  : parallel_.context() == 1 ? AttentionOver(split)
+                  : parallel_.ulysses        ? UlyssesOver(split)
+                                             : RingOver(split);
   return RowProduct(Reshape(o, {tokens(), heads * config_.head_dim}), residual,
                     TensorRole::kAttentionOut, TensorRole::kAttentionOutBias, "attn_out");
 }
@@ -51,11 +53,10 @@ void Forward::Rotate(Slice qk, int table) {
   const int64_t d = config_.head_dim;
   const int64_t heads = LocalHeads(config_, parallel_), kv = LocalKeyHeads(config_, parallel_);
   const auto rotate = [&](int64_t first_head, int64_t count, const char* name) {
-    builder_.Compute(Op::kRope,
-                     kernels::RopeAttrs{.sequence = local_sequence(), .context = share()},
-                     {Reshape(Columns(qk, first_head * d, count * d), {tokens(), count, d}),
-                      builder_.graph().Whole(table)},
-                     name);
+    builder_.Compute(
+        Op::kRope, kernels::RopeAttrs{.sequence = table_sequence(), .context = share()},
+        {Reshape(Columns(qk, first_head * d, count * d), {tokens(), count, d}), AnglesOf(table)},
+        name);
   };
   if (parallel_.tensor_block == 1) {
     rotate(0, heads + kv, "rope");
@@ -165,6 +166,25 @@ Slice Forward::AttentionOver(const Heads& heads) {
                               .scale = Scale(),
                               .precision = options_.precisions.scores},
       {heads.q, heads.k, heads.v, Reshape(o, {rows, count, config_.head_dim}), lse, starts_},
+      "attention");
+  return o;
+}
+
+// New tokens over what is kept, which their own keys and values join.
+Slice Forward::CachedOver(const Heads& heads) {
+  const int64_t count = heads.q.shape.size[1];
+  const Slice o = Activation("attn", tokens(), count * config_.head_dim);
+  const auto kept = [&](const std::vector<int>& values) {
+    return builder_.graph().Whole(values[builder_.layer]);
+  };
+  builder_.Compute(
+      Op::kAttentionCached,
+      kernels::AttentionAttrs{.sequence = options_.sequence,
+                              .window = Window(),
+                              .scale = Scale(),
+                              .precision = options_.precisions.scores},
+      {heads.q, heads.k, heads.v, kept(options_.kept->keys), kept(options_.kept->values), spans_,
+       Reshape(o, {tokens(), count, config_.head_dim})},
       "attention");
   return o;
 }

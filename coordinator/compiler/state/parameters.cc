@@ -301,7 +301,7 @@ kernels::DType Parameters::MasterOf(const Tensor& tensor) const {
 }
 
 kernels::DType Parameters::WeightsOf(const Tensor& tensor) const {
-  return IsFrozen(tensor) ? ReadAs(tensor) : MasterOf(tensor);
+  return !with_optimizer_ || IsFrozen(tensor) ? ReadAs(tensor) : MasterOf(tensor);
 }
 
 void Parameters::ChooseTypes() {

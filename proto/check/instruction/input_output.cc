@@ -29,6 +29,16 @@ absl::Status CheckLoadBatch(const v1::Instruction& instruction, const Instructio
   return Refuse(where, ": tokens, targets, places and starts must be of one length");
 }
 
+absl::Status CheckLoadPrompt(const v1::Instruction& instruction, const InstructionName& where) {
+  const OperandRule ids = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0}};
+  const OperandRule spans = {.access = v1::WRITE, .dtype = v1::I32, .shape = {0, 2}};
+  RETURN_IF_ERROR(CheckRules(instruction, {ids, ids, spans, ids}, where));
+  const int64_t tokens = instruction.operands(0).shape(0);
+  if (instruction.operands(1).shape(0) == tokens) return absl::OkStatus();
+  return Refuse(where, ": ", tokens, " tokens have ", instruction.operands(1).shape(0),
+                " positions");
+}
+
 }  // namespace
 
 absl::Status CheckInput(const v1::Instruction& instruction, const InstructionName& where) {
@@ -43,7 +53,7 @@ absl::Status CheckInput(const v1::Instruction& instruction, const InstructionNam
       return CheckRules(instruction, {schedule, step}, where);
     }
     case v1::LOAD_PROMPT:
-      return CheckRules(instruction, {ids, ids}, where);
+      return CheckLoadPrompt(instruction, where);
     default:
       return Refuse(where, ": input kind ", instruction.input().kind(), " does not exist");
   }

@@ -304,6 +304,8 @@ absl::Status CheckBuffer(const v1::Program& program, int id,
         return Refuse(where, ": is persistent, must not belong to a sequence");
       return absl::OkStatus();
     case v1::STEP:
+      if (buffer.class_() == v1::KEY_VALUE_CACHE)
+        return Refuse(where, ": keeps keys and values, must be persistent");
       if (sequences.contains(buffer.sequence())) return absl::OkStatus();
       return Refuse(where, ": its sequence '", buffer.sequence(), "' does not exist");
     default:

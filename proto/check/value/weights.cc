@@ -171,7 +171,10 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
         return refuse("the state in ", ", which only the optimizer of 'train' may");
       }
       if (optimizer) return refuse("", ", which holds no weights");
-      const bool derives = name == "restore" || (IsTrain(name) && Renews(checked, instruction));
+      // Which op may, and that 'train' does not, is asked where ops are.
+      const bool keeps = program.buffers(access.buffer).class_() == v1::KEY_VALUE_CACHE;
+      const bool derives =
+          name == "restore" || keeps || (IsTrain(name) && Renews(checked, instruction));
       if (!fixed[access.buffer] && derives) continue;
       return refuse("the persistent ",
                     ", which only 'restore' and, in 'train', ALL_GATHER, cast or a copy may");

@@ -28,7 +28,7 @@ TEST(ProgramCheckTest, WhatTheCompilerMakesPasses) {
     const Model model = TinyModel(family);
     InferInput input = {.model = &model, .job = "j", .sequence_length = 12};
     input.precisions.set_precision("bf16");
-    const auto infer = CompileInfer(input);
+    const auto infer = CompileGenerate(input, 5);
     ASSERT_TRUE(infer.ok()) << infer.status();
     EXPECT_TRUE(CheckProgram(*infer).ok()) << family << ": " << CheckProgram(*infer);
   }

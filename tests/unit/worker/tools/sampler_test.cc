@@ -2,6 +2,7 @@
 #include "worker/tools/sampler.h"
 
 #include <cmath>
+#include <set>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -45,6 +46,40 @@ TEST(SamplerTest, TheSameSeedGivesTheSameTokens) {
   }
   EXPECT_EQ(from_a, from_b);
   EXPECT_NE(from_a, from_c);
+}
+
+// Probabilities 0.4, 0.3, 0.2 and 0.1 of the tokens 2, 0, 3 and 1.
+const std::vector<float> kTenths = {std::log(0.3f), std::log(0.1f), std::log(0.4f), std::log(0.2f)};
+
+std::set<int32_t> Drawn(const SamplerOptions& options, const std::vector<int32_t>& text = {}) {
+  Sampler sampler(options);
+  std::set<int32_t> drawn;
+  for (int i = 0; i < 500; ++i) drawn.insert(sampler.Next(kTenths, text));
+  return drawn;
+}
+
+TEST(SamplerTest, TopPKeepsTheLikeliestThatReachIt) {
+  EXPECT_THAT(Drawn({.temperature = 1, .top_p = 0.35}), testing::ElementsAre(2));
+  EXPECT_THAT(Drawn({.temperature = 1, .top_p = 0.65}), testing::ElementsAre(0, 2));
+  EXPECT_THAT(Drawn({.temperature = 1, .top_p = 0.75}), testing::ElementsAre(0, 2, 3));
+  EXPECT_THAT(Drawn({.temperature = 1, .top_p = 1}), testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(Drawn({.temperature = 1, .top_p = 0}), testing::ElementsAre(2)) << "one stays";
+  // Of the two that top-k leaves, 0.4 of 0.7 is enough.
+  EXPECT_THAT(Drawn({.temperature = 1, .top_k = 2, .top_p = 0.55}), testing::ElementsAre(2));
+}
+
+TEST(SamplerTest, MinPKeepsWhatHasThatPartOfTheLikeliest) {
+  EXPECT_THAT(Drawn({.temperature = 1, .min_p = 0.45}), testing::ElementsAre(0, 2, 3));
+  EXPECT_THAT(Drawn({.temperature = 1, .min_p = 0.55}), testing::ElementsAre(0, 2));
+  EXPECT_THAT(Drawn({.temperature = 1, .min_p = 1}), testing::ElementsAre(2));
+}
+
+TEST(SamplerTest, WhatTheTextHasLosesOnceWhateverItsSign) {
+  Sampler sampler({.temperature = 0, .repetition_penalty = 2});
+  EXPECT_EQ(sampler.Next(std::vector<float>{3, 2, -1}, std::vector<int32_t>{0, 0}), 1);
+  EXPECT_EQ(sampler.Next(std::vector<float>{-1, -1.5f}, std::vector<int32_t>{0}), 1);
+  EXPECT_EQ(sampler.Next(std::vector<float>{3, 1}, std::vector<int32_t>{0, 0, 0}), 0)
+      << "1.5 is left";
 }
 
 TEST(SamplerTest, HugeLogitsDoNotOverflow) {

@@ -38,7 +38,6 @@ class LastOutput final : public SequenceIo {
  public:
   void LoadBatch(int, const BatchTarget&) override {}
   void LoadSchedule(std::span<float, 4>) override {}
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> out) override {
     values.assign(out.begin(), out.end());
   }

@@ -42,7 +42,6 @@ class TellingIo final : public SequenceIo {
       tokens[i] = (micro_batch * 5 + static_cast<int32_t>(i) * 3) % LoopedProgram::kRows;
   }
   void LoadSchedule(std::span<float, 4>) override {}
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> values) override {
     outputs.emplace_back(values.begin(), values.end());
   }

@@ -77,7 +77,6 @@ class TestIo final : public SequenceIo {
       tokens[i] = targets[i] = static_cast<int32_t>(i) % 16;
   }
   void LoadSchedule(std::span<float, 4> schedule) override { schedule[0] = 1; }
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> values) override {
     last_ = values[0];
     if (allocate_) kept_ = std::make_unique<float>(values[0]);

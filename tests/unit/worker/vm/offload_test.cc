@@ -43,7 +43,6 @@ class KeepingIo final : public SequenceIo {
   void LoadSchedule(std::span<float, 4> schedule) override {
     schedule[0] = 0.01f, schedule[1] = 0.1f, schedule[2] = 0.05f, schedule[3] = 0;
   }
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> values) override {
     outputs.emplace_back(values.begin(), values.end());
     if (on_output) on_output();

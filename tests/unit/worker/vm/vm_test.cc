@@ -38,7 +38,6 @@ class RecordingIo final : public SequenceIo {
     if (delay.count() > 0) std::this_thread::sleep_for(delay);
     for (float& value : schedule) value = ++loads;
   }
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> values) override {
     outputs.emplace_back(values.begin(), values.end());
   }

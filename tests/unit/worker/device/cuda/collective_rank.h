@@ -116,7 +116,6 @@ class KeptIo final : public SequenceIo {
   void LoadSchedule(std::span<float, 4> schedule) override {
     for (float& value : schedule) value = ++loaded;
   }
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> values) override {
     total.assign(values.begin(), values.end());
   }

@@ -41,7 +41,6 @@ class LoopIo final : public SequenceIo {
     std::this_thread::sleep_for(std::exchange(delay, std::chrono::milliseconds(0)));
     for (float& value : schedule) value = ++loaded;
   }
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override {
     (kind == v1::LOGITS ? total : inputs).assign(values.begin(), values.end());
   }

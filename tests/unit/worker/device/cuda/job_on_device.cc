@@ -64,7 +64,6 @@ class FixedIo final : public SequenceIo {
     FillSchedule(rules_, step_, LossScale(rules_).Factor(), schedule);
   }
   int32_t Updates() const override { return static_cast<int32_t>(step_); }
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind kind, std::span<const float> values) override {
     if (kind != v1::STEP_STATS) return;
     grad_norm = values[1];

@@ -39,7 +39,6 @@ class OutputIo final : public SequenceIo {
   void LoadSchedule(std::span<float, 4> schedule) override {
     for (float& value : schedule) value = ++loads;
   }
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> values) override {
     last.assign(values.begin(), values.end());
   }
@@ -247,7 +246,6 @@ class BatchIo final : public SequenceIo {
     for (int32_t& token : tokens) token = micro_batch % LoopedBatches::kRows;
   }
   void LoadSchedule(std::span<float, 4>) override {}
-  void LoadPrompt(std::span<int32_t>, std::span<int32_t>) override {}
   void Output(v1::OutputKind, std::span<const float> values) override {
     last.assign(values.begin(), values.end());
   }

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/commands/checkpoint_options.h"
+
+namespace terrace {
+
+void AddGenerateOptions(CLI::App* generate, GenerateOptions* options) {
+  generate->add_option("checkpoint", options->checkpoint, "Checkpoint folder")->required();
+  generate->add_option("--prompt", options->prompts, "Text to continue; may be given again")
+      ->required()
+      ->allow_extra_args(false);
+  generate->add_option("--samples", options->samples, "Continuations of each prompt")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  generate->add_option("--tokens", options->tokens, "Tokens to add")->capture_default_str();
+  generate
+      ->add_option("--context", options->context,
+                   "Tokens of a text that are seen at a time; 0: as it was trained")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1'000'000'000));
+  generate
+      ->add_option("--stop", options->stops, "Text that ends a continuation; may be given again")
+      ->allow_extra_args(false);
+  generate->add_option("--temperature", options->temperature, "0 takes the likeliest token")
+      ->capture_default_str();
+  generate->add_option("--top-k", options->top_k, "Sample among this many; 0: all")
+      ->capture_default_str();
+  generate
+      ->add_option("--top-p", options->top_p,
+                   "Sample among the likeliest that together have this probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  generate
+      ->add_option("--min-p", options->min_p,
+                   "Sample what has at least this part of the likeliest one's probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  generate
+      ->add_option("--repetition-penalty", options->repetition_penalty,
+                   "What the text has already gets less likely by this factor")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 100.0));
+  generate->add_option("--seed", options->seed, "Seed of the sampling")->capture_default_str();
+}
+
+void AddEvalOptions(CLI::App* eval, EvalOptions* options) {
+  eval->add_option("checkpoint", options->checkpoint,
+                   "Checkpoint folder, or one that transformers wrote")
+      ->required();
+  eval->add_option("--data", options->data, "Texts (.txt, .jsonl, compressed too) or token files")
+      ->required();
+  eval->add_option("--length", options->length,
+                   "Tokens of a row; 0: as it was trained, at most 1024 where no job says it")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1'000'000'000));
+  eval->add_option("--chat-template", options->chat_template,
+                   "Template of conversations (.jinja); without it the job's");
+  eval->add_option("--tokenizer", options->tokenizer,
+                   "bytes, tokenizer.json or *.model; without it the checkpoint's");
+  eval->add_option("--batch", options->batch, "Rows at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65'536));
+}
+
+}  // namespace terrace
