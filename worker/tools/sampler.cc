@@ -54,10 +54,10 @@ void Sampler::KeepTopP() {
   std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
   double sum = 0;
   auto end = candidates_.end();
-  while (end != candidates_.begin() && sum < options_.top_p * total) {
+  do {  // one stays, whatever is asked for
     std::pop_heap(candidates_.begin(), end, less_likely);
     sum += (--end)->weight;
-  }
+  } while (end != candidates_.begin() && sum < options_.top_p * total);
   candidates_.erase(candidates_.begin(), end);
 }
 
