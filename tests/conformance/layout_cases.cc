@@ -145,6 +145,7 @@ void AddPermutes(const Form& form, CaseList* list) {
     for (const std::array<int32_t, 4>& order : {std::array<int32_t, 4>{0, 1, 2, 3},
                                                 {1, 0, 2, 3},
                                                 {0, 2, 1, 3},
+                                                {0, 1, 3, 2},
                                                 {2, 3, 0, 1},
                                                 {3, 1, 0, 2}}) {
       Sizes to;

@@ -115,7 +115,8 @@ TEST_P(GenerationTest, ATextThatGetsTooLongGoesOnWithoutItsOldestTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GenerationTest,
-                         testing::Values("gpt2", "llama", "qwen3", "mistral", "gpt_neox", "opt"),
+                         testing::Values("gpt2", "llama", "qwen3", "mistral", "gpt_neox", "opt",
+                                         "gemma3_text", "falcon_groups", "smollm3", "cohere"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
