@@ -238,12 +238,19 @@ enum class Op : uint8_t {
   //   o[T,heads,d] W.
   //   AttentionAttrs
   kAttentionCached,
-  kLastOp = kAttentionCached,
+  // The update of one tensor by a rule that keeps means of squares by row and by column
+  // (OptimizerRow.factored). A matrix has `rows` and `columns`, a vector is one row with `v`
+  // instead.
+  //   grad[r,c] R, param[r,c] f32 U, m[r,c] U ? (as in kUpdate), v[r,c] f32 U ?, rows[r] f32 U ?,
+  //   columns[c] f32 U ?, error_rows[r] f32 U ?, error_columns[c] f32 U ? (both of kCame), scale[4]
+  //   R, schedule[4] R: the third is 1 - beta2 of this step.    UpdateAttrs
+  kUpdateFactored,
+  kLastOp = kUpdateFactored,
 };
 
 constexpr bool IsUpdate(Op op) {
   return op == Op::kUpdate || op == Op::kUpdateStochastic || op == Op::kUpdateInt8 ||
-         op == Op::kUpdateMatrix;
+         op == Op::kUpdateMatrix || op == Op::kUpdateFactored;
 }
 
 std::string_view Name(Op op);  // "layer_norm_grad"
@@ -430,6 +437,13 @@ struct UpdateAttrs {
   float step_scale = 1.0f;                            // times the step, but not its weight decay
   int64_t iterations = 0;                             // of Newton and Schulz
   MatmulPrecision precision = MatmulPrecision::kF32;  // of their products
+  // The next four belong to kUpdateFactored alone.
+  float clip_threshold = 0;  // the root mean square of a step, before the learning rate, is at most
+                             // this; 0: it may be any
+  float least_scale = 0;     // the step is times the root mean square of the tensor, or times this
+                             // where that is less; 0: neither
+  float beta3 = 0;           // of kCame: the decay of its errors
+  float error_epsilon = 0;   // of kCame: added to their squares
   bool operator==(const UpdateAttrs&) const = default;
 };
 

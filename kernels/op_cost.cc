@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/attention_workspace.h"
+#include "kernels/factored_workspace.h"
 #include "kernels/gemm_workspace.h"
 #include "kernels/newton_schulz.h"
 #include "kernels/op_table.h"
@@ -147,7 +148,8 @@ int64_t Flops(Op op, const OpAttrs& attrs, Operands operands) {
     case Op::kLmHeadLossGrad: return LossFlops(operands, operands[5].absent() ? 2 : 3);
     case Op::kUpdate:
     case Op::kUpdateStochastic:
-    case Op::kUpdateInt8: return UpdateFlops(op, std::get<UpdateAttrs>(attrs), operands);
+    case Op::kUpdateInt8:
+    case Op::kUpdateFactored: return UpdateFlops(op, std::get<UpdateAttrs>(attrs), operands);
     case Op::kUpdateMatrix: {
       const auto& update = std::get<UpdateAttrs>(attrs);
       return UpdateFlops(op, update, operands) + update.iterations * ShapeOf(operands).Flops();
@@ -215,6 +217,8 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, Operands operands, int threa
     case Op::kUpdateMatrix:
       return NewtonSchulzScratch(ShapeOf(operands), std::get<UpdateAttrs>(attrs).precision, threads)
           .bytes;
+    case Op::kUpdateFactored:
+      return FactoredScratch(operands[0].size[0], operands[0].size[1]).bytes;
     default: return 0;
   }
 }

@@ -426,6 +426,53 @@ std::string CheckWholeMatrix(const OpRow& row, const UpdateAttrs& attrs) {
   return RefuseFp8(row, attrs.precision);
 }
 
+bool SaysNothingFactored(const UpdateAttrs& attrs) {
+  return attrs.clip_threshold == 0 && attrs.least_scale == 0 && attrs.beta3 == 0 &&
+         attrs.error_epsilon == 0;
+}
+
+std::string CheckFactoredAttrs(const OpRow& row, const UpdateAttrs& attrs) {
+  const bool came = attrs.rule == OptimizerRule::kCame;
+  const auto amount = [&row](std::string_view name, float value, bool may_be_zero) {
+    return std::isfinite(value) && (value > 0 || (may_be_zero && value == 0))
+               ? ""
+               : ComplainAttr(row, name, std::to_string(value),
+                              may_be_zero ? "not be negative" : "be above 0");
+  };
+  std::string error = amount("epsilon", attrs.epsilon, false);
+  if (error.empty()) error = amount("clip_threshold", attrs.clip_threshold, true);
+  if (error.empty()) error = amount("least_scale", attrs.least_scale, true);
+  if (error.empty() && came) error = amount("error_epsilon", attrs.error_epsilon, false);
+  if (!error.empty()) return error;
+  if (attrs.beta3 < 0 || !(attrs.beta3 < 1)) {
+    return ComplainAttr(row, "beta3", std::to_string(attrs.beta3), "be at least 0 and below 1");
+  }
+  if (came ? attrs.least_scale == 0 : attrs.beta3 == 0 && attrs.error_epsilon == 0) return "";
+  return ComplainAttr(row, came ? "least_scale" : "beta3",
+                      std::to_string(came ? attrs.least_scale : attrs.beta3),
+                      came ? "be 0 with the rule came" : "be 0, and error_epsilon, but for came");
+}
+
+// A matrix has means of its rows and columns, a vector is one row and has `v`; kCame always has a
+// first moment, kAdafactor where it decays, and kCame alone has errors, of matrices.
+std::string CheckFactored(const OpRow& row, const UpdateAttrs& attrs, Operands operands) {
+  constexpr int kM = 2, kV = 3, kRows = 4, kErrorRows = 6;
+  std::string error = CheckFactoredAttrs(row, attrs);
+  if (!error.empty()) return error;
+  const bool came = attrs.rule == OptimizerRule::kCame, vector = !operands[kV].absent();
+  const auto must = [&](int index, bool there) {
+    return operands[index].absent() != there
+               ? ""
+               : Complain(row, index, operands[index],
+                          there ? "be there" : "be absent for this tensor and rule");
+  };
+  error = must(kM, came || attrs.beta1 > 0);
+  for (int i = 0; error.empty() && i < 2; ++i) error = must(kRows + i, !vector);
+  for (int i = 0; error.empty() && i < 2; ++i) error = must(kErrorRows + i, came && !vector);
+  if (!error.empty() || !vector || operands[0].size[0] == 1) return error;
+  return Complain(row, kV, operands[kV], "be of one row, or come as means of rows and columns");
+}
+
 std::string CheckUpdate(const OpRow& row, const UpdateAttrs& attrs, Operands operands) {
   const auto beta_error = [&row](std::string_view name, float beta) {
     return beta >= 0 && beta < 1
@@ -451,7 +498,18 @@ std::string CheckUpdate(const OpRow& row, const UpdateAttrs& attrs, Operands ope
   if (attrs.rounding.first < 0)
     return ComplainAttr(row, "rounding.first", Number(attrs.rounding.first), "not be negative");
   error = CheckWholeMatrix(row, attrs);
-  return error.empty() ? CheckMoments(row, attrs, operands) : error;
+  if (!error.empty()) return error;
+  const bool factored = row.op == Op::kUpdateFactored;
+  if (factored != RowOf(attrs.rule).factored) {
+    return ComplainAttr(row, "rule", std::string(RowOf(attrs.rule).name),
+                        factored ? "keep means of rows and columns" : "keep no such means");
+  }
+  if (factored) return CheckFactored(row, attrs, operands);
+  if (!SaysNothingFactored(attrs)) {
+    return ComplainAttr(row, "clip_threshold", std::to_string(attrs.clip_threshold),
+                        "be 0, as least_scale, beta3 and error_epsilon");
+  }
+  return CheckMoments(row, attrs, operands);
 }
 
 }  // namespace
@@ -509,6 +567,7 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:
     case Op::kUpdateMatrix:
+    case Op::kUpdateFactored:
       return CheckUpdate(row, std::get<UpdateAttrs>(attrs), operands);
     case Op::kEncodeBlocks:
       return CheckCodes(row, std::get<BlockAttrs>(attrs), 1, 2, 0, operands);

@@ -186,6 +186,13 @@ constexpr OpRow kRows[] = {
       Rows("v", "T,G,d", kAct, kRead), Dense("keys", "B,P,G,d", kAct, kUpdate),
       Dense("values", "B,P,G,d", kAct, kUpdate), Dense("spans", "B,2", kI32, kRead),
       Rows("o", "T,H,d", kAct, kWrite)}},
+    {Op::kUpdateFactored, "update_factored", AttrsOf<UpdateAttrs>(),
+     {Dense("grad", "r,c", kGradient, kRead), Dense("param", "r,c", kF32, kUpdate),
+      Optional(Dense("m", "r,c", kMoment, kUpdate)), Optional(Dense("v", "r,c", kF32, kUpdate)),
+      Optional(Dense("rows", "r", kF32, kUpdate)), Optional(Dense("columns", "c", kF32, kUpdate)),
+      Optional(Dense("error_rows", "r", kF32, kUpdate)),
+      Optional(Dense("error_columns", "c", kF32, kUpdate)),
+      Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead)}},
 };
 // clang-format on
 

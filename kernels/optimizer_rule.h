@@ -40,6 +40,17 @@ enum class OptimizerRule : uint8_t {
   // X = u / max(|u|, epsilon), then `iterations` times X = a X + (b A + c A A) X with A = X X', or
   // from the right with X' X where that is smaller, and a, b and c of kNewtonSchulz.
   kMuon,
+  // Shazeer and Stern 2018 (arXiv 1804.04235), in the order of transformers' Adafactor, of a whole
+  // tensor: s = g^2 + epsilon; b2 = 1 - schedule[2]; of a matrix R = b2 R + (1 - b2) mean of s by
+  // row, C likewise by column, u = g / sqrt(R / mean(R)) / sqrt(C); of a vector v = b2 v +
+  // (1 - b2) s, u = g / sqrt(v); u /= max(1, rms(u) / clip_threshold); a = lr max(least_scale,
+  // rms(w)), or lr where least_scale is 0; m = b1 m + (1 - b1) a u where there is a first moment,
+  // which then is the step, a u otherwise; w -= a d w; w -= the step.
+  kAdafactor,
+  // CAME, Luo et al. 2023 (arXiv 2307.02047), in the order of its authors' code: u as above with a
+  // constant b2 and clipped; m = b1 m + (1 - b1) u; of a matrix e = (u - m)^2 + error_epsilon, its
+  // means by row and column with beta3, and the step is lr m / sqrt(as above); of a vector lr m.
+  kCame,
 };
 
 inline constexpr std::array<float, 3> kNewtonSchulz = {3.4445f, -4.775f, 2.0315f};
@@ -49,7 +60,7 @@ inline constexpr int kMomentsMax = 2;
 struct OptimizerRow {
   OptimizerRule rule = OptimizerRule::kAdamw;
   std::string_view name;  // in programs and layouts
-  int moments = 0;        // of the size of the weights
+  int moments = 0;        // of the size of the weights; of a factored rule at most so many
   // What checkpoints call a tensor's moments: "<tensor>.<stored>". Rules whose moments mean the
   // same share a name.
   std::array<std::string_view, kMomentsMax> stored;
@@ -57,6 +68,7 @@ struct OptimizerRow {
   bool reads_betas = false;         // both; the others read at most the first
   int flops = 0;                    // an element; without products of matrices
   bool whole_matrix = false;        // matrices alone, each as a whole: kUpdateMatrix
+  bool factored = false;            // every tensor as a whole: kUpdateFactored
 };
 
 inline constexpr OptimizerRow kOptimizerRows[] = {
@@ -98,6 +110,19 @@ inline constexpr OptimizerRow kOptimizerRows[] = {
      .stored = {"muon_m"},
      .flops = 12,
      .whole_matrix = true},
+    {.rule = OptimizerRule::kAdafactor,
+     .name = "adafactor",
+     .moments = 2,
+     .stored = {"adafactor_m", "adafactor_v"},
+     .flops = 20,
+     .factored = true},
+    {.rule = OptimizerRule::kCame,
+     .name = "came",
+     .moments = 2,
+     .stored = {"came_m", "came_v"},
+     .reads_betas = true,
+     .flops = 36,
+     .factored = true},
 };
 
 // Null when no rule has that name.

@@ -197,7 +197,7 @@ class CommandLine {
     Forward(estimate, "--devices", "Devices that share the states");
     Forward(estimate, "--precision", "bf16 or fp32");
     Forward(estimate, "--optimizer",
-            "adamw, adam, sgd, momentum or nesterov (of sgd), lion or muon");
+            "adamw, adam, sgd, momentum or nesterov (of sgd), lion, muon, adafactor or came");
     Forward(estimate, "--moments", "How its moments rest: f32, bf16 or int8");
     Forward(estimate, "--gradient", "How gradients are stored in training: f32 or bf16");
     Forward(estimate, "--lora-rank", "Rank of the adapters; without it 16");

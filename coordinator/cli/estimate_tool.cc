@@ -50,7 +50,8 @@ absl::Status PrintEstimate(const EstimateOptions& options) {
     return absl::InvalidArgumentError(
         "--gradient: got 'bf16', must be f32 with --precision fp32; try --precision bf16");
   }
-  if (kernels::FindOptimizer(options.optimizer)->whole_matrix && options.moments == "int8") {
+  const kernels::OptimizerRow& rule = *kernels::FindOptimizer(options.optimizer);
+  if ((rule.whole_matrix || rule.factored) && options.moments == "int8") {
     return absl::InvalidArgumentError(absl::StrCat(
         "--moments: got 'int8', must be f32 or bf16 with --optimizer ", options.optimizer));
   }

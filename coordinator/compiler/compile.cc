@@ -131,6 +131,10 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   rules->set_beta1(train.optimizer().beta1());
   rules->set_beta2(train.optimizer().beta2());
   rules->set_optimizer(EncodeRule(OptimizerOf(layout).rule));
+  if (rules->optimizer() == v1::ADAFACTOR) {
+    rules->set_beta2_decay(train.optimizer().beta2_decay());
+    rules->set_relative_step(train.optimizer().relative_step());
+  }
   rules->set_micro_batches(layout.micro_batches());
   rules->set_micro_batch(layout.micro_batch());
   rules->set_sequence_length(sequence);
@@ -151,10 +155,19 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
 
 kernels::UpdateAttrs UpdateBy(const kernels::OptimizerRow& rule,
                               const v1::OptimizerSpec& optimizer) {
-  return {.rule = rule.rule,
-          .beta1 = static_cast<float>(rule.reads_betas ? optimizer.beta1() : optimizer.momentum()),
-          .beta2 = static_cast<float>(optimizer.beta2()),
-          .epsilon = static_cast<float>(optimizer.epsilon())};
+  const bool betas = rule.reads_betas || rule.factored;
+  kernels::UpdateAttrs update = {
+      .rule = rule.rule,
+      .beta1 = static_cast<float>(betas ? optimizer.beta1() : optimizer.momentum()),
+      .beta2 = static_cast<float>(optimizer.beta2()),
+      .epsilon = static_cast<float>(optimizer.epsilon())};
+  if (!rule.factored) return update;
+  update.clip_threshold = static_cast<float>(optimizer.clip_threshold());
+  if (optimizer.scale_parameter()) update.least_scale = static_cast<float>(optimizer.least_scale());
+  if (rule.rule != kernels::OptimizerRule::kCame) return update;
+  update.beta3 = static_cast<float>(optimizer.beta3());
+  update.error_epsilon = static_cast<float>(optimizer.error_epsilon());
+  return update;
 }
 
 // Muon divides no matrix by a norm below this, and torch.optim.Muon has the same.

@@ -170,6 +170,9 @@ class Emitter {
     for (size_t i = 0; i < moments.numbers.size(); ++i) {
       if (moments.numbers[i] != kNone) StateOfKind(parameter, kMomentKinds[i], moments.numbers[i]);
     }
+    for (size_t i = 0; i < moments.factors.size(); ++i) {
+      if (moments.factors[i] != kNone) Factor(parameter, kFactorKinds[i], moments.factors[i]);
+    }
     if (unit.residual != kNone) Residual(parameter, unit);
     for (size_t i = 0; i < moments.scales.size(); ++i) {
       if (moments.scales[i] == kNone) continue;
@@ -200,6 +203,29 @@ class Emitter {
       range->set_dtype(EncodeDType(root.shape.dtype));
       range->set_shard_elements(unit.shard_elements);
       range->set_copy(parameter.copy);
+    }
+  }
+
+  // Of each part one element a row, or one a column.
+  void Factor(const Parameter& parameter, v1::StateKind kind, int value) {
+    const Slice root = graph_.Root(graph_.Whole(value));
+    int64_t offset = root.offset;
+    for (const Part& part : parameter.parts) {
+      const int64_t elements = compiler::FactorElements(part, kind);
+      v1::StateRange* range = program_.add_state();
+      range->set_tensor(part.tensor->name);
+      range->set_kind(kind);
+      range->add_shape(elements);
+      range->set_rows(1);
+      range->set_columns(elements);
+      range->set_split(v1::StateRange::WHOLE);
+      range->set_split_block(parameter.split_block);
+      range->set_buffer(buffers_[root.value]);
+      range->set_offset(offset * SizeOf(root.shape.dtype));
+      range->set_row_stride(elements);
+      range->set_dtype(EncodeDType(root.shape.dtype));
+      range->set_copy(parameter.copy);
+      offset += elements;
     }
   }
 

@@ -2,6 +2,7 @@
 #include "coordinator/compiler/step.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -320,8 +321,9 @@ class Train {
         .moments = MomentSlices(parameter.moments, flat),
         .block = context_.parameters.moment_block()};
     builder_.layer = parameter.layer;
-    if (kernels::RowOf(parameter.update.rule).whole_matrix) {
-      UpdateMatrices(parameter, state, scale, optimizer);
+    const kernels::OptimizerRow& rule = kernels::RowOf(parameter.update.rule);
+    if (rule.whole_matrix || rule.factored) {
+      UpdateTensors(parameter, state, scale, optimizer);
     } else {
       optimizer->Update(RuleOf(parameter.update), state, scale, parameter.first().name);
     }
@@ -329,8 +331,9 @@ class Train {
   }
 
   // The tensors of a parameter one by one. `state`: of the whole parameter, flat.
-  void UpdateMatrices(const Parameter& parameter, const OptimizerState& state, Slice scale,
-                      Optimizer* optimizer) {
+  void UpdateTensors(const Parameter& parameter, const OptimizerState& state, Slice scale,
+                     Optimizer* optimizer) {
+    std::array<int64_t, kFactorKinds.size()> before = {};  // elements of factors of earlier parts
     for (const Part& part : parameter.parts) {
       const auto matrix = [&](const Slice& flat) {
         if (flat.absent()) return flat;
@@ -343,8 +346,15 @@ class Train {
                             .moments = {}};
       for (const MomentSlice& moment : state.moments)
         own.moments.push_back({matrix(moment.numbers)});
+      for (size_t i = 0; i < before.size(); ++i) {
+        if (parameter.moments.factors[i] == kNone) continue;
+        const int64_t elements = FactorElements(part, kFactorKinds[i]);
+        own.factors[i] = Range(graph_.Whole(parameter.moments.factors[i]), before[i], elements);
+        before[i] += elements;
+      }
       kernels::UpdateAttrs attrs = RuleOf(parameter.update);
-      attrs.step_scale = StepScale(part.rows, part.columns);
+      if (kernels::RowOf(attrs.rule).whole_matrix)
+        attrs.step_scale = StepScale(part.rows, part.columns);
       optimizer->Update(attrs, own, scale, part.tensor->name);
     }
   }
@@ -372,12 +382,13 @@ class Train {
                       scale, "shard of " + unit.name);
   }
 
-  // `slice_of`: of a value, absent where there is none.
+  // `slice_of`: of a value, absent where there is none. A factored rule may keep the second alone.
   template <typename SliceOf>
   static std::vector<MomentSlice> MomentSlices(const Moments& moments, const SliceOf& slice_of) {
     std::vector<MomentSlice> slices;
-    for (size_t i = 0; i < moments.numbers.size() && moments.numbers[i] != kNone; ++i)
+    for (size_t i = 0; i < moments.numbers.size(); ++i)
       slices.push_back({slice_of(moments.numbers[i]), slice_of(moments.scales[i])});
+    while (!slices.empty() && slices.back().numbers.absent()) slices.pop_back();
     return slices;
   }
 

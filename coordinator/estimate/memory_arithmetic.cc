@@ -32,8 +32,12 @@ class Estimator {
       : in_(input),
         config_(input.model->config),
         parameters_(static_cast<double>(input.model->Parameters())) {
-    for (const Tensor& tensor : input.model->tensors)
+    for (const Tensor& tensor : input.model->tensors) {
       matrices_ += IsLayerMatrix(tensor) ? static_cast<double>(tensor.elements()) : 0;
+      const int64_t sides = tensor.shape.size() < 2 ? 0 : tensor.shape[0] + tensor.shape[1];
+      sides_ += static_cast<double>(sides);
+      vectors_ += sides > 0 ? 0 : static_cast<double>(tensor.elements());
+    }
   }
 
   EstimateSection Training() const {
@@ -41,7 +45,7 @@ class Estimator {
         .name = "training",
         .note = absl::StrCat(StatesText(), "; N parameters on ", in_.devices,
                              in_.devices == 1 ? " device" : " devices, per device")};
-    const int stages = in_.optimizer->whole_matrix ? 0 : 3;
+    const int stages = in_.optimizer->whole_matrix || in_.optimizer->factored ? 0 : 3;
     for (int stage = 0; stage <= stages; ++stage) {
       section.cases.push_back(
           States(stage == 0 ? "no sharding" : absl::StrCat("ZeRO ", stage), stage));
@@ -64,7 +68,7 @@ class Estimator {
       std::vector<std::string> names;
       const kernels::OptimizerRow* one = nullptr;
       for (const kernels::OptimizerRow& rule : kernels::kOptimizerRows) {
-        if (rule.moments != moments || rule.whole_matrix) continue;
+        if (rule.moments != moments || rule.whole_matrix || rule.factored) continue;
         one = &rule;
         names.emplace_back(rule.name);
       }
@@ -82,6 +86,16 @@ class Estimator {
         section.cases.push_back(WithOptimizer(
             absl::StrCat(Absl(rule.name), " and adamw; ", Absl(kernels::RowOf(format).name)), rule,
             format));
+      }
+    }
+    for (const kernels::OptimizerRow& rule : kernels::kOptimizerRows) {
+      for (const kernels::Format format : kMomentFormats) {
+        const bool averages = MomentsOf(rule) > 0;
+        const bool none = !averages && format != kernels::Format::kF32;
+        if (!rule.factored || format == kernels::Format::kInt8 || none) continue;
+        const std::string text =
+            averages ? absl::StrCat("; ", Absl(kernels::RowOf(format).name)) : ", without beta1";
+        section.cases.push_back(WithOptimizer(absl::StrCat(Absl(rule.name), text), rule, format));
       }
     }
     return section;
@@ -164,21 +178,43 @@ class Estimator {
   // average, and of one of an adapter.
   double OptimizerBytes(const kernels::OptimizerRow& rule,
                         const kernels::FormatRow& moments) const {
-    return StateBytes(MomentsEach(rule), moments);
+    return StateBytes(MomentsEach(rule), moments) +
+           (rule.factored ? 4 * (Means(rule) * sides_ + vectors_) / parameters_ : 0);
   }
-  double AdapterBytes() const { return StateBytes(in_.optimizer->moments, *in_.moments); }
+  // Both matrices of an adapter have as many rows or columns as its rank.
+  double AdapterBytes() const {
+    const kernels::OptimizerRow& rule = *in_.optimizer;
+    const double bytes = StateBytes(MomentsOf(rule), *in_.moments);
+    if (!rule.factored) return bytes;
+    double sides = 0;
+    for (const Tensor& tensor : in_.model->tensors) {
+      if (IsLayerMatrix(tensor))
+        sides += static_cast<double>(tensor.shape[0] + tensor.shape[1] + 2 * in_.lora_rank);
+    }
+    return bytes +
+           4 * Means(rule) * sides / static_cast<double>(LoraParameters(*in_.model, in_.lora_rank));
+  }
+  // Of the size of the weights: Adafactor without beta1 has none.
+  static int MomentsOf(const kernels::OptimizerRow& rule) {
+    if (!rule.factored) return rule.moments;
+    return rule.rule == kernels::OptimizerRule::kCame ? 1 : 0;
+  }
+  // Of rows and columns: of squares and, with errors, of theirs.
+  static int Means(const kernels::OptimizerRow& rule) {
+    return rule.rule == kernels::OptimizerRule::kCame ? 2 : 1;
+  }
   double StateBytes(double count, const kernels::FormatRow& moments) const {
     return (in_.bf16 ? 4 : 0) + count * moments.BitsAnElement() / 8;
   }
   // AdamW keeps the moments of what a rule of whole matrices leaves out.
   double MomentsEach(const kernels::OptimizerRow& rule) const {
-    if (!rule.whole_matrix) return rule.moments;
+    if (!rule.whole_matrix) return MomentsOf(rule);
     const int others = kernels::RowOf(kernels::OptimizerRule::kAdamw).moments;
     return others - (others - rule.moments) * matrices_ / parameters_;
   }
   std::string StatesText() const {
     constexpr const char* kMoments[] = {"no moments", " m", " m and v"};
-    const int moments = in_.optimizer->moments;
+    const int moments = MomentsOf(*in_.optimizer);
     if (in_.optimizer->whole_matrix) {
       return absl::StrCat(in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name),
                           " gradients, ", in_.bf16 ? "f32 master weights, " : "",
@@ -186,10 +222,11 @@ class Estimator {
                           Absl(in_.optimizer->name),
                           "), m and v of the rest (adamw), never sharded");
     }
-    return absl::StrCat(in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name),
-                        " gradients, ", in_.bf16 ? "f32 master weights, " : "",
-                        moments > 0 ? Absl(in_.moments->name) : "", kMoments[moments], " (",
-                        Absl(in_.optimizer->name), ")");
+    return absl::StrCat(
+        in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name), " gradients, ",
+        in_.bf16 ? "f32 master weights, " : "", moments > 0 ? Absl(in_.moments->name) : "",
+        kMoments[moments], in_.optimizer->factored ? ", f32 means of rows and columns" : "", " (",
+        Absl(in_.optimizer->name), in_.optimizer->factored ? "), never sharded" : ")");
   }
 
   // `per` bytes a parameter, on all devices or shared by them.
@@ -278,6 +315,8 @@ class Estimator {
   const ModelConfig& config_;
   const double parameters_;
   double matrices_ = 0;  // parameters of layers' matrices
+  // Of all tensors: rows and columns of matrices, and elements of vectors.
+  double sides_ = 0, vectors_ = 0;
 };
 
 }  // namespace

@@ -35,6 +35,10 @@ constexpr Default kLion[] = {
 constexpr Default kSgd[] = {
     {"/optimizer/params/lr", "train.optimizer.lr", "1e-3"},
     {"/optimizer/params/weight_decay", "train.optimizer.weight_decay", "0"}};
+// torch.optim.Adafactor has these.
+constexpr Default kAdafactor[] = {
+    {"/optimizer/params/lr", "train.optimizer.lr", "1e-2"},
+    {"/optimizer/params/weight_decay", "train.optimizer.weight_decay", "0"}};
 constexpr Default kWarmup[] = {
     {"/scheduler/params/warmup_num_steps", "train.schedule.warmup_steps", "1000"}};
 
@@ -56,6 +60,7 @@ void SetDeepSpeedDefaults(const Json& config, SpecDraft* draft) {
   if (optimizer == "adamw" || optimizer == "adam") Fill(config, kAdam, draft, &filled);
   if (optimizer == "lion") Fill(config, kLion, draft, &filled);
   if (optimizer == "sgd") Fill(config, kSgd, draft, &filled);
+  if (optimizer == "adafactor") Fill(config, kAdafactor, draft, &filled);
   if (draft->Has("train.schedule.name")) {
     Fill(config, kWarmup, draft, &filled);
   } else if (!config.empty()) {

@@ -38,17 +38,36 @@ void Ulysses(const DeepSpeedValue& m) {
 }
 void Clip(const DeepSpeedValue& m) { MapAsIs(m, "train.clip_grad_norm"); }
 void Lr(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.lr"); }
-void Epsilon(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.epsilon"); }
 void WeightDecay(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.weight_decay"); }
 void Betas(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.betas"); }
 void Warmup(const DeepSpeedValue& m) { MapWhole(m, "train.schedule.warmup_steps"); }
 void Steps(const DeepSpeedValue& m) { MapWhole(m, "train.steps"); }
-bool IsMuon(const Json& config) {
+bool IsOfType(const Json& config, std::string_view name) {
   const Json type = At(config, "/optimizer/type");
-  return type.is_string() && absl::AsciiStrToLower(type.get<std::string>()) == "muon";
+  return type.is_string() && absl::AsciiStrToLower(type.get<std::string>()) == name;
 }
+bool IsMuon(const Json& config) { return IsOfType(config, "muon"); }
+
+// torch.optim.Adafactor has a pair: of squares, and of the size of a tensor.
+void Epsilon(const DeepSpeedValue& m) {
+  if (!IsOfType(m.config, "adafactor")) return MapAsIs(m, "train.optimizer.epsilon");
+  const Json& pair = m.setting.value;
+  if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number()) {
+    m.draft->Absent(m.setting.path, pair.dump(), "must be two numbers");
+    return;
+  }
+  Map(m, "train.optimizer.least_scale", pair[1].dump(),
+      "train.optimizer.epsilon is left at 1e-30, which is added to squares");
+}
+void Beta2Decay(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.beta2_decay"); }
+void ClipThreshold(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.clip_threshold"); }
 
 void Zero(const DeepSpeedValue& m) {
+  if (IsOfType(m.config, "adafactor") && m.setting.value != 0) {
+    m.draft->Absent(m.setting.path, m.setting.value.dump(),
+                    "Adafactor updates whole tensors here: layout.zero is 0");
+    return;
+  }
   if (IsMuon(m.config) && m.setting.value != 0) {
     m.draft->Absent(m.setting.path, m.setting.value.dump(),
                     "Muon updates whole matrices here: layout.zero is 0");
@@ -149,10 +168,15 @@ void OptimizerType(const DeepSpeedValue& m) {
         "matrices of layers by Muon with its own scale of steps, all else by AdamW at the same "
         "learning rate, which lr_scale in train.optimizer.groups changes; check weight_decay");
     m.draft->Set("train.optimizer.adjust_lr", "original");
+  } else if (type == "adafactor") {
+    Map(m, "train.optimizer.name", "adafactor",
+        "in the order of transformers' Adafactor; torch's caps the learning rate of step t at "
+        "1 / sqrt(t) as well");
   } else {
     m.draft->Absent(
         m.setting.path, m.setting.value.dump(),
-        "optimizers here are adamw, adam, sgd, lion and muon; check lr and weight_decay");
+        "optimizers here are adamw, adam, sgd, lion, muon, adafactor and came; check lr "
+        "and weight_decay");
   }
 }
 
@@ -492,6 +516,8 @@ const std::map<std::string_view, DeepSpeedMapping>& DeepSpeedMappings() {
       {"optimizer.params.betas", &Betas},
       {"optimizer.params.eps", &Epsilon},
       {"optimizer.params.weight_decay", &WeightDecay},
+      {"optimizer.params.beta2_decay", &Beta2Decay},
+      {"optimizer.params.d", &ClipThreshold},
       {"optimizer.params.adam_w_mode", &AdamWMode},
       {"optimizer.params.momentum", &Momentum},
       {"optimizer.params.nesterov", &Nesterov},

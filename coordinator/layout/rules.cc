@@ -240,12 +240,13 @@ void Checker::CheckSharding() {
   }
 }
 
-// Its update needs a matrix and its gradient together, on the device.
+// Its update needs a matrix, or any tensor, and its gradient together, on the device.
 void Checker::CheckWholeMatrices() {
   const kernels::OptimizerRow& rule = OptimizerOf(layout_);
-  if (!rule.whole_matrix) return;
-  const std::string why = absl::StrCat(" with train.optimizer.name ", Absl(rule.name),
-                                       ", which updates matrices as a whole");
+  if (!rule.whole_matrix && !rule.factored) return;
+  const std::string why =
+      absl::StrCat(" with train.optimizer.name ", Absl(rule.name), ", which updates ",
+                   rule.factored ? "tensors" : "matrices", " as a whole");
   if (layout_.zero_stage() > 0)
     Problem("zero", layout_.zero_stage(), absl::StrCat("be 0", why), "layout.zero 0");
   if (layout_.tensor_parallel() > 1) {

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <string>
 
 #include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
 #include "coordinator/model/lora.h"
+#include "proto/program/moments.h"
 
 namespace terrace {
 
@@ -114,8 +117,11 @@ double MomentShare(const v1::Layout& layout, const ModelConfig& config) {
 
 double Updated(const v1::Layout& layout, const EstimatedStage& stage) {
   const double rounded = RoundsWeights(layout) ? MasterShare(layout) + WeightShare(layout) : 0;
+  // A factored rule sums squares of gradients, of steps and of weights first.
+  const double sums =
+      OptimizerOf(layout).factored ? 2 * GradientShare(layout) + MasterShare(layout) : 0;
   return GradientShare(layout) + 2 * stage.moments_each() * CodeShare(layout) +
-         2 * MasterShare(layout) + rounded;
+         2 * MasterShare(layout) + rounded + sums;
 }
 
 int64_t ShardRanks(const v1::Layout& layout) {
@@ -231,7 +237,17 @@ void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& 
                        : embeds          ? embedding_moments
                                          : head_moments;
     const kernels::OptimizerRow& rule = kernels::RowOf(update.rule);
-    moments += rule.moments * tensor.elements();
+    for (const v1::StateKind kind :
+         MomentKinds(rule, tensor.shape.size() >= 2, optimizer.beta1() > 0)) {
+      const std::vector<int64_t> shape = MomentShape(kind, tensor.shape);
+      moments += std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    }
+    if (rule.factored) {
+      update_factored = true;
+      const int64_t rows = tensor.shape.size() < 2 ? 1 : tensor.shape[0];
+      const kernels::NewtonSchulzShape whole = {rows, tensor.elements() / rows};
+      if (whole.columns > update_matrix.columns) update_matrix = whole;
+    }
     if (!rule.whole_matrix) continue;
     const kernels::NewtonSchulzShape matrix = {tensor.shape[0], tensor.shape[1]};
     update_flops += static_cast<double>(optimizer.ns_steps() * matrix.Flops());

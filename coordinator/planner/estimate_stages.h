@@ -147,8 +147,9 @@ struct EstimateModel {
   int64_t first_trained_layer = -1;
   double flops_per_token = 0;
   // A rule of whole matrices computes this much for a layer, on average, and this is the largest
-  // matrix that it updates; zeros with other rules.
+  // matrix that it updates; of a factored rule it is the widest tensor; zeros with other rules.
   double update_flops = 0;
+  bool update_factored = false;
   kernels::NewtonSchulzShape update_matrix = {};
 };
 

@@ -119,6 +119,9 @@ int64_t UpdateWorkBytes(const EstimateModel& model, const v1::Layout& layout) {
   const kernels::TensorShape matrix =
       Matrix(kernels::DType::kF32, model.update_matrix.rows, model.update_matrix.columns);
   const std::array<kernels::TensorShape, 1> operands = {matrix};
+  if (model.update_factored)
+    return WorkspaceBytes(TargetOf(layout), kernels::Op::kUpdateFactored, kernels::UpdateAttrs{},
+                          operands);
   return WorkspaceBytes(TargetOf(layout), kernels::Op::kUpdateMatrix,
                         kernels::UpdateAttrs{.precision = exact ? kernels::MatmulPrecision::kF32
                                                                 : kernels::MatmulPrecision::kBF16},

@@ -11,6 +11,7 @@ namespace terrace {
 namespace {
 
 constexpr std::string_view kAdamw = "adamw", kLion = "lion", kSgd = "sgd", kMuon = "muon";
+constexpr std::string_view kAdafactor = "adafactor", kCame = "came";
 constexpr std::string_view kAdamwInt8 = "adamw with formats.moments: int8";
 constexpr std::string_view kLionInt8 = "lion with formats.moments: int8";
 // Paged states move to the host when the device is full; here the plan says where they rest.
@@ -22,9 +23,9 @@ constexpr std::string_view kLionInt8OnHost =
     "lion with formats.moments: int8 and layout.offload.optimizer: host";
 // Of a rule that is not there and saves memory.
 constexpr std::string_view kLess =
-    "adamw with formats.moments: int8 (2 bytes of moments a parameter) or lion (4, or 1 with "
-    "int8): "
-    "that rule is not there";
+    "adamw with formats.moments: int8 (2 bytes of moments a parameter), lion (4, or 1 with int8) "
+    "or "
+    "adafactor (next to none): that rule is not there";
 // Gradients are used up one by one where nothing needs the norm of all.
 constexpr std::string_view kLomo =
     "sgd with train.clip_grad_norm: 0, train.optimizer.stochastic_rounding: true and formats: "
@@ -66,12 +67,12 @@ constexpr Foreign kForeign[] = {
     {"momentum", kSgd},
     {"nesterov", kSgd},
     {"sgdmomentum", kSgd},
-    {"adafactor", kLess},
+    {"adafactor", kAdafactor},
     {"adalomo", kLess},
     {"ademamix", kOther},
     {"ademamix8bit", kOther},
     {"apolloadamw", kLess},
-    {"came", kLess},
+    {"came", kCame},
     {"galoreadafactor", kLess},
     {"galoreadamw", kLess},
     {"galoreadamw8bit", kLess},

@@ -35,10 +35,22 @@ bool IsPlainSgd(const v1::OptimizerSpec& optimizer) {
   return optimizer.name() == "sgd" && optimizer.momentum() == 0;
 }
 
+bool IsFactored(const v1::OptimizerSpec& optimizer) {
+  return optimizer.name() == "adafactor" || optimizer.name() == "came";
+}
+
 void CheckRule(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
   CheckReadBy(reader, "train.optimizer.name", optimizer.name(),
-              {{"train.optimizer.betas", {"adamw", "adam", "lion", "muon"}},
-               {"train.optimizer.epsilon", {"adamw", "adam", "muon"}},
+              {{"train.optimizer.betas", {"adamw", "adam", "lion", "muon", "came"}},
+               {"train.optimizer.epsilon", {"adamw", "adam", "muon", "adafactor", "came"}},
+               {"train.optimizer.beta1", {"adafactor"}},
+               {"train.optimizer.beta2_decay", {"adafactor"}},
+               {"train.optimizer.beta3", {"came"}},
+               {"train.optimizer.error_epsilon", {"came"}},
+               {"train.optimizer.clip_threshold", {"adafactor", "came"}},
+               {"train.optimizer.scale_parameter", {"adafactor"}},
+               {"train.optimizer.least_scale", {"adafactor"}},
+               {"train.optimizer.relative_step", {"adafactor"}},
                {"train.optimizer.momentum", {"sgd", "muon"}},
                {"train.optimizer.nesterov", {"sgd"}},
                {"train.optimizer.ns_steps", {"muon"}},
@@ -47,6 +59,54 @@ void CheckRule(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
   reader.Problem("train.optimizer.nesterov", "true",
                  "false without train.optimizer.momentum, along which it looks ahead",
                  "momentum 0.9");
+}
+
+// Where the rate follows from the step, nobody else says it, and no scale that no step has.
+void CheckFactored(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
+  if (optimizer.name() != "adafactor") return;
+  if (reader.Has("train.optimizer.least_scale") && !optimizer.scale_parameter()) {
+    reader.Problem("train.optimizer.least_scale", "a value",
+                   "left out with train.optimizer.scale_parameter false, which does not read it",
+                   "scale_parameter: true");
+  }
+  if (!optimizer.relative_step()) return;
+  for (const char* key :
+       {"train.optimizer.lr", "train.schedule.name", "train.schedule.warmup_steps",
+        "train.schedule.warmup_tokens", "train.schedule.warmup_ratio", "train.schedule.initial_lr",
+        "train.schedule.min_lr", "train.schedule.decay_steps", "train.schedule.decay",
+        "train.schedule.power", "train.schedule.cycles"}) {
+    if (!reader.Has(key)) continue;
+    reader.Problem(key, "a value",
+                   "left out with train.optimizer.relative_step, by which the learning rate "
+                   "follows from the step alone",
+                   "relative_step: false");
+  }
+}
+
+// Defaults of the rule's authors, and nothing of rules that are not the job's.
+void SetFactored(const SpecReader& reader, v1::OptimizerSpec* optimizer) {
+  constexpr double kEpsilon = 1e-30, kBeta1 = 0.9, kBeta2 = 0.999;
+  const bool adafactor = optimizer->name() == "adafactor", came = optimizer->name() == "came";
+  if ((adafactor || came) && !reader.Has("train.optimizer.epsilon"))
+    optimizer->set_epsilon(kEpsilon);
+  if (adafactor) {
+    if (!reader.Has("train.optimizer.beta1")) optimizer->set_beta1(0);
+    optimizer->clear_beta2();
+  } else {
+    optimizer->clear_beta2_decay();
+    optimizer->clear_scale_parameter();
+    optimizer->clear_least_scale();
+    optimizer->clear_relative_step();
+  }
+  if (came && !reader.Has("train.optimizer.betas")) {
+    optimizer->set_beta1(kBeta1);
+    optimizer->set_beta2(kBeta2);
+  }
+  if (!came) {
+    optimizer->clear_beta3();
+    optimizer->clear_error_epsilon();
+  }
+  if (!adafactor && !came) optimizer->clear_clip_threshold();
 }
 
 void CheckRounding(SpecReader& reader, const v1::TrainSpec& train) {
@@ -67,22 +127,24 @@ void CheckRounding(SpecReader& reader, const v1::TrainSpec& train) {
                  "train.precision bf16 or fp8");
 }
 
-// Refuses what no rule of whole matrices can be combined with, and a group's rule without one.
+// Refuses what no rule of whole matrices or tensors can be combined with, and a group's rule
+// without one.
 void CheckWholeMatrices(SpecReader& reader, const v1::JobSpec& spec) {
   const v1::OptimizerSpec& optimizer = spec.train().optimizer();
-  const bool whole = optimizer.name() == "muon";
+  const bool matrices = optimizer.name() == "muon", whole = matrices || IsFactored(optimizer);
   for (const v1::ParameterGroup& group : optimizer.groups()) {
-    if (group.rule().empty() || whole) continue;
+    if (group.rule().empty() || matrices) continue;
     reader.Problem(absl::StrCat("train.optimizer.groups.", group.match(), ".rule"), group.rule(),
                    absl::StrCat("left out with train.optimizer.name ", optimizer.name(),
                                 ", which updates all tensors alike"),
                    "train.optimizer.name muon");
   }
   if (whole && spec.layout().zero() > 0) {
-    reader.Problem("layout.zero", absl::StrCat(spec.layout().zero()),
-                   absl::StrCat("0 with train.optimizer.name ", optimizer.name(),
-                                ", which updates matrices as a whole"),
-                   "layout.zero 0");
+    reader.Problem(
+        "layout.zero", absl::StrCat(spec.layout().zero()),
+        absl::StrCat("0 with train.optimizer.name ", optimizer.name(), ", which updates ",
+                     matrices ? "matrices" : "tensors", " as a whole"),
+        "layout.zero 0");
   }
   if (!whole || !optimizer.stochastic_rounding()) return;
   reader.Problem("train.optimizer.stochastic_rounding", "true",
@@ -100,8 +162,17 @@ void CheckMoments(SpecReader& reader, const v1::OptimizerSpec& optimizer, const 
         "left out with train.optimizer.name sgd without momentum, which keeps no moments",
         "train.optimizer.momentum 0.9, or another optimizer");
   }
-  if (optimizer.name() == "muon" && format == "int8") {
-    reader.Problem(key, "int8", "f32 or bf16 with train.optimizer.name muon", "bf16");
+  if (reader.Has(key) && optimizer.name() == "adafactor" && optimizer.beta1() == 0) {
+    reader.Problem(key, format,
+                   "left out with train.optimizer.name adafactor without beta1, which keeps no "
+                   "moments of the size of the weights",
+                   "train.optimizer.beta1 0.9");
+    return;
+  }
+  if ((optimizer.name() == "muon" || IsFactored(optimizer)) && format == "int8") {
+    reader.Problem(key, "int8",
+                   absl::StrCat("f32 or bf16 with train.optimizer.name ", optimizer.name()),
+                   "bf16");
     return;
   }
   if (!optimizer.stochastic_rounding() || format != "int8") return;
@@ -159,9 +230,11 @@ void ValidateOptimizer(SpecReader& reader, v1::JobSpec* job) {
   v1::OptimizerSpec* own = job->mutable_train()->mutable_optimizer();
   if (own->name() == "muon" && !reader.Has("train.optimizer.momentum"))
     own->set_momentum(kMuonMomentum);
+  SetFactored(reader, own);
   const v1::JobSpec& spec = *job;
   const v1::OptimizerSpec& optimizer = spec.train().optimizer();
   CheckRule(reader, optimizer);
+  CheckFactored(reader, optimizer);
   CheckWholeMatrices(reader, spec);
   CheckRounding(reader, spec.train());
   CheckMoments(reader, optimizer, "formats.moments", spec.formats().moments(), /*allowed=*/false);

@@ -58,6 +58,7 @@ constexpr Entry kKernels[] = {
     {Op::kDropout, Dropout},
     {Op::kUpdateMatrix, UpdateMatrix},
     {Op::kAttentionCached, AttentionCached},
+    {Op::kUpdateFactored, UpdateFactored},
 };
 
 constexpr bool EntriesFollowTheEnum() {

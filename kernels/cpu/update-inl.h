@@ -91,6 +91,9 @@ void ByRule(OptimizerRule rule, const Run& run) {
       return run(RuleIs<OptimizerRule::kLion>());
     case OptimizerRule::kMuon:
       return;  // of whole matrices: update_matrix.cc
+    case OptimizerRule::kAdafactor:
+    case OptimizerRule::kCame:
+      return;  // of whole tensors: update_factored.cc
   }
 }
 

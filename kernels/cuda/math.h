@@ -173,6 +173,9 @@ TERRACE_HOST_DEVICE inline void UpdateByRule(OptimizerRule rule, const UpdateSte
       return UpdateLion(step, scaled, param, m);
     case OptimizerRule::kMuon:
       return;  // of whole matrices: update_matrix.cu
+    case OptimizerRule::kAdafactor:
+    case OptimizerRule::kCame:
+      return;  // of whole tensors: update_factored.cu
   }
 }
 

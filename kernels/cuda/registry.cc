@@ -93,6 +93,8 @@ Kernel Find(Op op) {
       return UpdateMatrix;
     case Op::kAttentionCached:
       return AttentionCached;
+    case Op::kUpdateFactored:
+      return UpdateFactored;
   }
   return nullptr;
 }

@@ -135,6 +135,13 @@ MatrixUpdateScratch::MatrixUpdateScratch(int64_t rows, int64_t columns, MatmulPr
   bytes = work_bytes + kScratchAlignment + 2 * matrix_bytes + 2 * square_bytes;
 }
 
+FactoredUpdateScratch::FactoredUpdateScratch(int64_t rows, int64_t columns)
+    : partial_bytes(AlignScratch(ColumnSumBytes(rows, columns, 1))),
+      sum_bytes(AlignScratch(rows * int64_t{sizeof(double)})),
+      row_bytes(AlignScratch(rows * int64_t{sizeof(float)})),
+      column_bytes(AlignScratch(columns * int64_t{sizeof(float)})),
+      bytes(partial_bytes + 2 * sum_bytes + 2 * row_bytes + 2 * column_bytes + kScratchAlignment) {}
+
 int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands) {
   switch (op) {
     case Op::kLayerNormGrad:
@@ -161,6 +168,8 @@ int64_t WorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape>
       return MatrixUpdateScratch(operands[0].size[0], operands[0].size[1],
                                  std::get<UpdateAttrs>(attrs).precision)
           .bytes;
+    case Op::kUpdateFactored:
+      return FactoredUpdateScratch(operands[0].size[0], operands[0].size[1]).bytes;
     default:
       return 0;
   }

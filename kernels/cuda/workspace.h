@@ -100,6 +100,18 @@ struct MatrixUpdateScratch {
   int64_t bytes = 0;
 };
 
+// kUpdateFactored: partial sums of columns, first, where they are looked for; of each row two sums
+// of squares; what rows and columns multiply gradients and, of kCame, moments by; the rates.
+struct FactoredUpdateScratch {
+  FactoredUpdateScratch(int64_t rows, int64_t columns);
+
+  int64_t partial_bytes = 0;
+  int64_t sum_bytes = 0;
+  int64_t row_bytes = 0;
+  int64_t column_bytes = 0;
+  int64_t bytes = 0;
+};
+
 // Partial sums of columns: the floats from one block of rows to the next.
 TERRACE_HOST_DEVICE constexpr int64_t PartialStride(int64_t columns) {
   return (columns + 31) / 32 * 32;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "proto/program/moments.h"
 #include "proto/program/op_codec.h"
 #include "proto/program/state_layout.h"
 
@@ -54,7 +55,8 @@ std::map<std::string, AnnouncedWeight> AnnouncedByName(const v1::Program& progra
 }
 
 TensorRules::TensorRules(const v1::Program& program)
-    : job_(&kernels::RowOf(DecodeRule(program.rules().optimizer()))) {
+    : job_(&kernels::RowOf(DecodeRule(program.rules().optimizer()))),
+      averages_(program.rules().beta1() > 0) {
   for (const v1::Initializer& initializer : program.initializers()) {
     if (initializer.optimizer() != v1::OPTIMIZER_RULE_UNSPECIFIED)
       others_[initializer.tensor()] = &kernels::RowOf(DecodeRule(initializer.optimizer()));
@@ -64,6 +66,10 @@ TensorRules::TensorRules(const v1::Program& program)
 const kernels::OptimizerRow& TensorRules::Of(const std::string& tensor) const {
   const auto other = others_.find(tensor);
   return other == others_.end() ? *job_ : *other->second;
+}
+
+std::vector<v1::StateKind> TensorRules::Moments(const std::string& tensor, bool is_matrix) const {
+  return MomentKinds(Of(tensor), is_matrix, averages_);
 }
 
 }  // namespace terrace

@@ -52,9 +52,12 @@ class TensorRules {
   explicit TensorRules(const v1::Program& program);
 
   const kernels::OptimizerRow& Of(const std::string& tensor) const;
+  // What it keeps of the tensor (MomentKinds).
+  std::vector<v1::StateKind> Moments(const std::string& tensor, bool is_matrix) const;
 
  private:
   const kernels::OptimizerRow* job_ = nullptr;
+  const bool averages_;
   std::map<std::string, const kernels::OptimizerRow*> others_;
 };
 

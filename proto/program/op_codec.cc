@@ -144,7 +144,11 @@ absl::StatusOr<OpAttrs> DecodeUpdate(const v1::UpdateAttrs& m) {
                              .lr_scale = m.lr_scale() == 0 ? 1.0f : m.lr_scale(),
                              .step_scale = m.step_scale() == 0 ? 1.0f : m.step_scale(),
                              .iterations = m.iterations(),
-                             .precision = *precision};
+                             .precision = *precision,
+                             .clip_threshold = m.clip_threshold(),
+                             .least_scale = m.least_scale(),
+                             .beta3 = m.beta3(),
+                             .error_epsilon = m.error_epsilon()};
   if (!m.has_rounding()) return attrs;
   attrs.rounding.seed = m.rounding().seed();
   attrs.rounding.buffer = m.rounding().buffer();
@@ -273,6 +277,7 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:
     case Op::kUpdateMatrix:
+    case Op::kUpdateFactored:
       return kernels::UpdateAttrs{};
     case Op::kEncodeBlocks:
     case Op::kDecodeBlocks:

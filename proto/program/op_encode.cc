@@ -90,6 +90,10 @@ struct Encoder {
     if (a.step_scale != 1) m->set_step_scale(a.step_scale);
     m->set_iterations(a.iterations);
     m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
+    m->set_clip_threshold(a.clip_threshold);
+    m->set_least_scale(a.least_scale);
+    m->set_beta3(a.beta3);
+    m->set_error_epsilon(a.error_epsilon);
     if (a.rounding.buffer < 0) return;
     v1::StochasticRounding* rounding = m->mutable_rounding();
     rounding->set_seed(a.rounding.seed);

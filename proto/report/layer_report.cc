@@ -119,7 +119,7 @@ std::string Advice(v1::Tier tier, v1::BufferClass buffer_class, const v1::Layout
   const bool states = buffer_class == v1::PARAMETER || buffer_class == v1::OPTIMIZER ||
                       buffer_class == v1::GRADIENT;
   // They stay whole on the device with such a rule (coordinator/layout/rules.cc).
-  if (states && rule != nullptr && rule->whole_matrix) return "";
+  if (states && rule != nullptr && (rule->whole_matrix || rule->factored)) return "";
   for (const Lever& lever : kLevers) {
     if (lever.buffer_class != buffer_class) continue;
     if (lever.lowers == Lever::kDevice && (is_on_host || tier != v1::DEVICE)) continue;

@@ -128,7 +128,8 @@ std::vector<Pass> Passes() {
   constexpr int64_t kWhole = 16'000'000;  // 61 MiB an operand
   std::vector<Pass> passes;
   for (const OptimizerRow& rule : kOptimizerRows) {
-    if (!rule.whole_matrix) passes.push_back(UpdateOf(rule, "whole", kWhole, kWhole, 62 * kMiB));
+    if (rule.whole_matrix || rule.factored) continue;
+    passes.push_back(UpdateOf(rule, "whole", kWhole, kWhole, 62 * kMiB));
   }
   const OptimizerRow& adamw = RowOf(OptimizerRule::kAdamw);
   passes.push_back(UpdateOf(adamw, "256 MiB apart", kWhole, kWhole, 256 * kMiB));

@@ -50,6 +50,7 @@ double BoundOf(Op op) {
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:
     case Op::kUpdateMatrix:
+    case Op::kUpdateFactored:
     case Op::kMatmul:
       return 2e-6;
     case Op::kLayerNormGrad:

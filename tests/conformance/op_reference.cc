@@ -523,6 +523,8 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return UpdateInt8Ref(std::get<UpdateAttrs>(attrs), operands);
     case Op::kUpdateMatrix:
       return UpdateMatrixRef(std::get<UpdateAttrs>(attrs), shapes, operands);
+    case Op::kUpdateFactored:
+      return UpdateFactoredRef(std::get<UpdateAttrs>(attrs), shapes, operands);
     case Op::kEncodeBlocks:
       return EncodeBlocksRef(std::get<BlockAttrs>(attrs), operands);
     case Op::kDecodeBlocks:

@@ -102,8 +102,9 @@ Values RandomSpans(const OpCase& op_case, Random* random) {
 Values RandomOperand(const OpCase& op_case, int index, Random* random) {
   const TensorShape& shape = op_case.operands[index];
   if (shape.absent()) return {};
-  if (IsUpdate(op_case.op) && index == 4) return {0.25, 1.5, 3.0, 0.0};
-  if (IsUpdate(op_case.op) && index == 5) return {0.125, 0.09375, 0.046875, 0.0};
+  const int scale = op_case.op == Op::kUpdateFactored ? 8 : 4;  // the schedule is behind it
+  if (IsUpdate(op_case.op) && index == scale) return {0.25, 1.5, 3.0, 0.0};
+  if (IsUpdate(op_case.op) && index == scale + 1) return {0.125, 0.09375, 0.046875, 0.0};
   if (op_case.op == Op::kUpdateStochastic && index == 6) return {1234567.0};
   if (op_case.op == Op::kAttentionCached && index == 5) return RandomSpans(op_case, random);
   if (index == StartsOperand(op_case.op)) return RandomStarts(op_case, random);

@@ -87,15 +87,60 @@ void AddMatrixUpdates(CaseList* list) {
   }
 }
 
+// Of a matrix, or of a vector where it has one row and `vector` says so.
+void AddFactoredUpdate(const std::string& name, const UpdateAttrs& attrs, const Sizes& size,
+                       bool vector, DType grad, DType moment, CaseList* list) {
+  const TensorShape x = Dense(kF32, size), four = Dense(kF32, {4});
+  const bool came = attrs.rule == OptimizerRule::kCame, averages = came || attrs.beta1 > 0;
+  const TensorShape rows = vector ? kAbsent : Dense(kF32, {size[0]});
+  const TensorShape columns = vector ? kAbsent : Dense(kF32, {size[1]});
+  list->Add(Op::kUpdateFactored, name, attrs,
+            {Dense(grad, size), x, averages ? Dense(moment, size) : kAbsent, vector ? x : kAbsent,
+             rows, columns, came ? rows : kAbsent, came ? columns : kAbsent, four, four});
+}
+
+// Matrices that are higher, wider, of a row, of an element, of several blocks of rows; vectors.
+void AddFactoredUpdates(const OptimizerRow& rule, CaseList* list) {
+  const bool came = rule.rule == OptimizerRule::kCame;
+  const UpdateAttrs plain{.rule = rule.rule,
+                          .beta1 = came ? 0.9f : 0.0f,
+                          .beta2 = came ? 0.95f : 0.0f,
+                          .epsilon = 1e-30f,
+                          .weight_decay = 0.1f,
+                          .lr_scale = 0.3f,
+                          .clip_threshold = 1,
+                          .least_scale = came ? 0.0f : 1e-3f,
+                          .beta3 = came ? 0.9f : 0.0f,
+                          .error_epsilon = came ? 1e-16f : 0.0f};
+  UpdateAttrs other = plain;  // with a first moment, nothing clipped, no scale of the tensor
+  other.beta1 = 0.8f;
+  other.clip_threshold = other.least_scale = other.weight_decay = 0;
+  for (const Sizes& size :
+       {Sizes{1, 1}, {1, 40}, {1, 5000}, {33, 1}, {48, 131}, {131, 48}, {300, 70}}) {
+    for (const bool vector : {false, true}) {
+      if (vector && size[0] > 1) continue;
+      const std::string name = std::string(rule.name) + "_" + Text(size[0]) + "x" + Text(size[1]) +
+                               (vector ? "_vector" : "");
+      AddFactoredUpdate(name, plain, size, vector, kF32, kF32, list);
+      AddFactoredUpdate(name + "_grad_bf16", plain, size, vector, kBF16, kF32, list);
+      AddFactoredUpdate(name + "_other", other, size, vector, kF32, kF32, list);
+      AddFactoredUpdate(name + "_bf16_moment", other, size, vector, kF32, kBF16, list);
+    }
+  }
+}
+
 }  // namespace
 
 void AddUpdates(CaseList* list) {
   for (int64_t n : {1, 15, 70001}) {
     for (const OptimizerRow& rule : kOptimizerRows) {
-      if (!rule.whole_matrix) AddUpdatesBy(rule, n, list);
+      if (!rule.whole_matrix && !rule.factored) AddUpdatesBy(rule, n, list);
     }
   }
   AddMatrixUpdates(list);
+  for (const OptimizerRow& rule : kOptimizerRows) {
+    if (rule.factored) AddFactoredUpdates(rule, list);
+  }
 }
 
 }  // namespace terrace::kernels::conformance

@@ -147,4 +147,83 @@ void UpdateMatrixRef(const UpdateAttrs& attrs, std::span<const TensorShape> shap
   }
 }
 
+namespace {
+
+double RootMeanSquare(const Values& x) {
+  double squares = 0;
+  for (const double value : x) squares += value * value;
+  return std::sqrt(squares / static_cast<double>(x.size()));
+}
+
+// Means of rows or columns follow those of `squares` of a matrix.
+void FollowMeans(const Values& squares, double decay, Values* rows, Values* columns) {
+  const size_t r = rows->size(), c = columns->size();
+  for (double& mean : *rows) mean *= decay;
+  for (double& mean : *columns) mean *= decay;
+  for (size_t i = 0; i < r; ++i) {
+    for (size_t j = 0; j < c; ++j) {
+      (*rows)[i] += (1 - decay) * squares[i * c + j] / static_cast<double>(c);
+      (*columns)[j] += (1 - decay) * squares[i * c + j] / static_cast<double>(r);
+    }
+  }
+}
+
+// x over the root of what the means say of its squares.
+Values Divided(Values x, const Values& rows, const Values& columns) {
+  double mean = 0;
+  for (const double row : rows) mean += row / static_cast<double>(rows.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double row = rows[i / columns.size()], column = columns[i % columns.size()];
+    x[i] /= std::sqrt(row / mean) * std::sqrt(column);
+  }
+  return x;
+}
+
+}  // namespace
+
+// As optimizer_rule.h writes the two rules.
+void UpdateFactoredRef(const UpdateAttrs& attrs, std::span<const TensorShape> shapes,
+                       std::span<Values> operands) {
+  const bool came = attrs.rule == OptimizerRule::kCame, vector = !shapes[3].absent();
+  const double beta1 = attrs.beta1, beta2 = came ? attrs.beta2 : 1 - operands[9][2];
+  Values g = operands[0], squares;
+  for (double& value : g) {
+    value *= operands[8][0];
+    squares.push_back(value * value + attrs.epsilon);
+  }
+  Values u = g;
+  for (size_t i = 0; vector && i < u.size(); ++i) {
+    double& v = operands[3][i];
+    v = beta2 * v + (1 - beta2) * squares[i];
+    u[i] = g[i] / std::sqrt(v);
+  }
+  if (!vector) {
+    FollowMeans(squares, beta2, &operands[4], &operands[5]);
+    u = Divided(g, operands[4], operands[5]);
+  }
+  const double size = RootMeanSquare(u), clip = attrs.clip_threshold;
+  for (double& value : u) value /= clip > 0 ? std::max(1.0, size / clip) : 1.0;
+  double rate = operands[9][0] * attrs.lr_scale;
+  if (attrs.least_scale > 0)
+    rate *= std::max<double>(attrs.least_scale, RootMeanSquare(operands[1]));
+  Values step = u, errors;
+  for (size_t i = 0; i < u.size(); ++i) {
+    if (!came) step[i] *= rate;
+    if (shapes[2].absent()) continue;
+    double& m = operands[2][i];
+    m = beta1 * m + (1 - beta1) * step[i];
+    errors.push_back((u[i] - m) * (u[i] - m) + attrs.error_epsilon);
+    step[i] = m;
+  }
+  if (came && !vector) {
+    FollowMeans(errors, attrs.beta3, &operands[6], &operands[7]);
+    step = Divided(step, operands[6], operands[7]);
+  }
+  for (size_t i = 0; i < u.size(); ++i) {
+    double& w = operands[1][i];
+    w -= rate * attrs.weight_decay * w;
+    w -= came ? rate * step[i] : step[i];
+  }
+}
+
 }  // namespace terrace::kernels::conformance

@@ -17,5 +17,7 @@ void UpdateRef(const UpdateAttrs& attrs, std::span<Values> operands);
 void UpdateInt8Ref(const UpdateAttrs& attrs, std::span<Values> operands);
 void UpdateMatrixRef(const UpdateAttrs& attrs, std::span<const TensorShape> shapes,
                      std::span<Values> operands);
+void UpdateFactoredRef(const UpdateAttrs& attrs, std::span<const TensorShape> shapes,
+                       std::span<Values> operands);
 
 }  // namespace terrace::kernels::conformance

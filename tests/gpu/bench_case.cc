@@ -107,6 +107,13 @@ void AddMemoryBound(int64_t rows, int64_t d, std::vector<Case>* cases) {
       UpdateAttrs{
           .rule = OptimizerRule::kMuon, .iterations = 5, .precision = MatmulPrecision::kBF16},
       {matrix, matrix, matrix, {}, F32({4}), F32({4})});
+  add("adafactor", Op::kUpdateFactored,
+      UpdateAttrs{.rule = OptimizerRule::kAdafactor,
+                  .beta1 = 0,
+                  .epsilon = 1e-30f,
+                  .clip_threshold = 1,
+                  .least_scale = 1e-3f},
+      {matrix, matrix, {}, {}, F32({d}), F32({4 * d}), {}, {}, F32({4}), F32({4})});
   UpdateAttrs rounded;
   rounded.rounding.parts = std::make_shared<std::vector<RoundingPart>>(
       std::vector<RoundingPart>{{.rows = 1, .columns = rows * d, .row_stride = rows * d}});

@@ -33,7 +33,22 @@ void SetMomentum(const kernels::OptimizerRow& rule, v1::OptimizerSpec* optimizer
   if (!rule.reads_betas) optimizer->set_momentum(0.9);
 }
 
-// What torch's classes call their arguments.
+// One number, or a pair of which the second is of errors or of the least scale.
+void SetEpsilons(const Json& arguments, v1::OptimizerSpec* optimizer) {
+  const Json eps = arguments.value("eps", Json(0.0));
+  optimizer->set_epsilon(eps.is_array() ? eps[0] : eps);
+  if (!eps.is_array()) return;
+  optimizer->set_least_scale(eps[1]);
+  optimizer->set_error_epsilon(eps[1]);
+  optimizer->set_clip_threshold(arguments["clip_threshold"]);
+  optimizer->set_scale_parameter(arguments.value("scale_parameter", false));
+  optimizer->set_relative_step(arguments.value("relative_step", false));
+  optimizer->set_beta2_decay(arguments.value("decay_rate", 0.0));
+  const Json beta1 = arguments.value("beta1", Json());
+  optimizer->set_beta1(beta1.is_null() ? 0.0 : beta1.get<double>());
+}
+
+// What the classes call their arguments.
 v1::TrainSpec TrainOf(const Json& recorded) {
   const Json& arguments = recorded["arguments"];
   v1::TrainSpec train;
@@ -41,15 +56,16 @@ v1::TrainSpec TrainOf(const Json& recorded) {
   train.set_clip_grad_norm(recorded["clip_grad_norm"]);
   train.mutable_schedule()->set_name("constant");
   v1::OptimizerSpec* optimizer = train.mutable_optimizer();
-  optimizer->set_lr(arguments["lr"]);
+  if (arguments["lr"].is_number()) optimizer->set_lr(arguments["lr"]);
   optimizer->set_weight_decay(arguments["weight_decay"]);
   optimizer->set_momentum(arguments.value("momentum", 0.0));
-  optimizer->set_epsilon(arguments.value("eps", 0.0));
+  SetEpsilons(arguments, optimizer);
   optimizer->set_ns_steps(arguments.value("ns_steps", 0));
   optimizer->set_adjust_lr(arguments.value("adjust_lr_fn", ""));
   if (arguments.contains("betas")) {
     optimizer->set_beta1(arguments["betas"][0]);
     optimizer->set_beta2(arguments["betas"][1]);
+    if (arguments["betas"].size() > 2) optimizer->set_beta3(arguments["betas"][2]);
   }
   return train;
 }
@@ -59,39 +75,49 @@ class RuleTest : public testing::TestWithParam<kernels::OptimizerRow> {};
 INSTANTIATE_TEST_SUITE_P(Rules, RuleTest, testing::ValuesIn(kernels::kOptimizerRows),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Of rules whose state may be in pieces: what muon_test.cc has not.
+// Of rules whose state may be in pieces: what muon_test.cc and factored_test.cc have not.
 class ElementRuleTest : public RuleTest {};
 
 std::vector<kernels::OptimizerRow> RulesOfElements() {
   std::vector<kernels::OptimizerRow> rules;
   std::copy_if(std::begin(kernels::kOptimizerRows), std::end(kernels::kOptimizerRows),
-               std::back_inserter(rules), [](const auto& row) { return !row.whole_matrix; });
+               std::back_inserter(rules),
+               [](const auto& row) { return !row.whole_matrix && !row.factored; });
   return rules;
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, ElementRuleTest, testing::ValuesIn(RulesOfElements()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(RuleTest, TwentyStepsFollowTheReference) {
+// `name`: of the recording.
+void ExpectTwentySteps(const kernels::OptimizerRow& rule, const std::string& name) {
   std::ifstream file(kFolder + "/optimizers.json");
-  const Json recorded = Json::parse(file)[std::string(GetParam().name)];
+  const Json recorded = Json::parse(file)[name];
   for (const std::string family : {"gpt2", "llama"}) {
     auto golden = ReadGolden(kFolder + "/" + family);
     ASSERT_TRUE(golden.ok()) << golden.status();
     golden->train = TrainOf(recorded);
     const auto expected = recorded[family]["losses"].get<std::vector<double>>();
     for (const uint32_t ranks : {1u, 2u}) {
-      v1::Layout layout =
-          WithRule(LayoutOf({.ranks = ranks, .micro_batch = 2 / ranks}), GetParam());
-      layout.set_zero_stage(GetParam().whole_matrix ? 0 : ranks - 1);
+      v1::Layout layout = WithRule(LayoutOf({.ranks = ranks, .micro_batch = 2 / ranks}), rule);
+      layout.set_zero_stage(rule.whole_matrix || rule.factored ? 0 : ranks - 1);
       const JobResult result =
           TrainLayout(*golden, layout, static_cast<int64_t>(expected.size()), kInTurns);
       ASSERT_EQ(result.losses.size(), expected.size());
       for (size_t i = 0; i < expected.size(); ++i)
         EXPECT_NEAR(result.losses[i], expected[i], 1e-5 * expected[i])
-            << family << " on " << ranks << ", step " << i;
+            << name << ": " << family << " on " << ranks << ", step " << i;
     }
   }
+}
+
+TEST_P(RuleTest, TwentyStepsFollowTheReference) {
+  ExpectTwentySteps(GetParam(), std::string(GetParam().name));
+}
+
+TEST(AdafactorTest, TwentyStepsWithAMomentAndWithRelativeStepsFollowTheReference) {
+  for (const char* name : {"adafactor.moment", "adafactor.relative"})
+    ExpectTwentySteps(kernels::RowOf(kernels::OptimizerRule::kAdafactor), name);
 }
 
 void ExpectSame(const JobResult& a, const JobResult& b, const std::string& what) {

@@ -256,12 +256,13 @@ void AddStates(const Rank& rank, GradientKeeper* keeper, RankResult* result) {
   result->second_moment = StateOf(rank, v1::SECOND_MOMENT);
 }
 
-// Tensors of which their rules keep no moment of that index, frozen ones among them.
-static std::set<std::string> WithoutMoment(const v1::Program& program, int moment) {
+// Tensors of which their rules keep no such state, frozen ones among them.
+static std::set<std::string> WithoutMoment(const v1::Program& program, v1::StateKind kind) {
   std::set<std::string> without = check::FrozenTensors(program);
   const TensorRules rules(program);
   for (const v1::Initializer& init : program.initializers()) {
-    if (rules.Of(init.tensor()).moments <= moment) without.insert(init.tensor());
+    const std::vector<v1::StateKind> kinds = rules.Moments(init.tensor(), init.shape_size() >= 2);
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) without.insert(init.tensor());
   }
   return without;
 }
@@ -298,10 +299,10 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
   }
   RETURN_IF_ERROR(
       Assemble(WeightElements(result.programs[0]), {}, weights, "weight", &result.weights));
-  RETURN_IF_ERROR(Assemble(elements, WithoutMoment(result.programs[0], 0), first_moment,
-                           "first moment", &result.first_moment));
-  RETURN_IF_ERROR(Assemble(elements, WithoutMoment(result.programs[0], 1), second_moment,
-                           "second moment", &result.second_moment));
+  RETURN_IF_ERROR(Assemble(elements, WithoutMoment(result.programs[0], v1::FIRST_MOMENT),
+                           first_moment, "first moment", &result.first_moment));
+  RETURN_IF_ERROR(Assemble(elements, WithoutMoment(result.programs[0], v1::SECOND_MOMENT),
+                           second_moment, "second moment", &result.second_moment));
   // What programs sum is the gradient of the loss of all tokens that count.
   const auto tokens = static_cast<float>(CountedTargets(data, result.programs[0].rules()));
   for (auto& [name, values] : result.gradients) {

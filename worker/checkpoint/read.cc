@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "proto/program/announced_weights.h"
+#include "proto/program/moments.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/fill.h"
 #include "worker/checkpoint/manifest.h"
@@ -34,7 +35,14 @@ absl::Status NotOfThisModel(std::string_view path, const absl::Status& status) {
 // Moments from zero would make its first updates several times too large.
 // `stored`: the rule by which the tensor was updated; null: it was frozen.
 absl::Status NoMoments(std::string_view path, const std::string& tensor,
-                       const kernels::OptimizerRow* stored) {
+                       const kernels::OptimizerRow* stored, const kernels::OptimizerRow& own) {
+  if (stored == &own) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Absl(path), ": has no first moment of ", tensor, ", which ", Absl(own.name),
+        " keeps where train.optimizer.beta1 is above 0. Resume with train.optimizer.beta1 as it "
+        "was, or begin with the weights alone: model.init ",
+        Absl(path), "/", kModelFile, " and another checkpoint.directory"));
+  }
   const std::string why = stored == nullptr
                               ? absl::StrCat("but no optimizer states: ", tensor, " was frozen")
                               : absl::StrCat("and the optimizer states of ", Absl(stored->name),
@@ -119,8 +127,10 @@ class ResidualsRead {
 const kernels::OptimizerRow* StoredRule(const SafetensorsReader& optimizer,
                                         const std::string& tensor) {
   for (const kernels::OptimizerRow& rule : kernels::kOptimizerRows) {
-    if (rule.moments > 0 && optimizer.Get(StoredName(tensor, v1::FIRST_MOMENT, rule)).ok())
-      return &rule;
+    for (const bool matrix : {true, false}) {
+      const std::vector<v1::StateKind> kinds = MomentKinds(rule, matrix, /*averages=*/false);
+      if (!kinds.empty() && optimizer.Get(StoredName(tensor, kinds[0], rule)).ok()) return &rule;
+    }
   }
   return nullptr;
 }
@@ -161,11 +171,12 @@ absl::Status Fill(std::string_view path, const RankState& state) {
       continue;
     }
     if (tensor.kind != v1::WEIGHT) {
+      const kernels::OptimizerRow& rule = rules.Of(tensor.tensor);
       const auto moment =
-          StoredMoment::Find(*optimizer, path, tensor.tensor, MomentOf(tensor.kind),
-                             rules.Of(tensor.tensor), weights.at(tensor.tensor)->shape);
+          StoredMoment::Find(*optimizer, path, tensor.tensor, MomentOf(tensor.kind), rule,
+                             MomentShape(tensor.kind, weights.at(tensor.tensor)->shape));
       if (absl::IsNotFound(moment.status()) && model->Get(tensor.tensor).ok()) {
-        return NoMoments(path, tensor.tensor, StoredRule(*optimizer, tensor.tensor));
+        return NoMoments(path, tensor.tensor, StoredRule(*optimizer, tensor.tensor), rule);
       }
       if (!moment.ok()) return NotOfThisModel(path, moment.status());
       stored_state.AddMoment(*moment, tensor, block);

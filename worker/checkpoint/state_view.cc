@@ -88,6 +88,9 @@ std::string StoredName(std::string_view tensor, v1::StateKind kind,
   const auto moment = [&](int index, const char* suffix) {
     return absl::StrCat(Absl(tensor), ".", Absl(optimizer.stored[index]), suffix);
   };
+  const auto factor = [&](const char* suffix) {
+    return absl::StrCat(Absl(tensor), ".", Absl(optimizer.name), suffix);
+  };
   switch (kind) {
     case v1::FIRST_MOMENT:
       return moment(0, "");
@@ -97,6 +100,14 @@ std::string StoredName(std::string_view tensor, v1::StateKind kind,
       return moment(0, "_scales");
     case v1::SECOND_MOMENT_SCALES:
       return moment(1, "_scales");
+    case v1::ROW_MOMENT:
+      return factor("_row");
+    case v1::COLUMN_MOMENT:
+      return factor("_column");
+    case v1::ROW_ERROR:
+      return factor("_error_row");
+    case v1::COLUMN_ERROR:
+      return factor("_error_column");
     case v1::RESIDUAL:
       return absl::StrCat(Absl(tensor), ".residual");
     default:

@@ -52,7 +52,7 @@ struct StateTensor {
 };
 
 // "<tensor>" of a weight, "<tensor>.residual"; of a moment, and of its scales, as the optimizer's
-// rule names it: "<tensor>.adam_m", "<tensor>.adam_m_scales".
+// rule names it: "<tensor>.adam_m", "<tensor>.adam_m_scales", "<tensor>.adafactor_row".
 std::string StoredName(std::string_view tensor, v1::StateKind kind,
                        const kernels::OptimizerRow& optimizer);
 // By which the program updates weights.

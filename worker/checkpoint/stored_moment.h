@@ -39,7 +39,7 @@ bool IsScales(v1::StateKind kind);
 
 class StoredMoment {
  public:
-  // `kind`: FIRST_MOMENT or SECOND_MOMENT. NOT_FOUND, or INVALID_ARGUMENT when it is of another
+  // `kind`: not that of scales. NOT_FOUND, or INVALID_ARGUMENT when it is of another
   // shape or type.
   static absl::StatusOr<StoredMoment> Find(const SafetensorsReader& reader, std::string_view path,
                                            std::string_view tensor, v1::StateKind kind,

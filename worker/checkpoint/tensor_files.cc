@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "proto/program/grid.h"
+#include "proto/program/moments.h"
 #include "proto/program/state_layout.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/stored_moment.h"
@@ -34,15 +35,20 @@ TensorToWrite Announced(const v1::Initializer& initializer, std::string name,
   return {std::move(name), dtype, {initializer.shape().begin(), initializer.shape().end()}};
 }
 
-void AddMoments(const v1::Initializer& initializer, const kernels::OptimizerRow& optimizer,
-                int64_t block, TensorFile* file) {
+void AddMoments(const v1::Initializer& initializer, const TensorRules& rules, int64_t block,
+                TensorFile* file) {
   if (initializer.frozen()) return;
   const kernels::DType dtype = F32Where0(initializer.moments());
+  const kernels::OptimizerRow& optimizer = rules.Of(initializer.tensor());
   const auto announced = [&](v1::StateKind kind, kernels::DType type) {
     return Announced(initializer, StoredName(initializer.tensor(), kind, optimizer), type);
   };
-  for (int moment = 0; moment < optimizer.moments; ++moment)
-    file->tensors.push_back(announced(kMomentKinds[moment], dtype));
+  for (const v1::StateKind kind :
+       rules.Moments(initializer.tensor(), initializer.shape_size() >= 2)) {
+    TensorToWrite moment = announced(kind, IsFactor(kind) ? kernels::DType::kF32 : dtype);
+    moment.shape = MomentShape(kind, moment.shape);
+    file->tensors.push_back(std::move(moment));
+  }
   if (dtype != kernels::DType::kU8) return;
   file->moment_block = block;
   for (int moment = 0; moment < optimizer.moments; ++moment) {
@@ -75,7 +81,7 @@ std::array<TensorFile, kTensorFiles> TensorFilesOf(const v1::Program& program) {
   }
   for (const v1::Initializer& initializer : program.initializers()) {
     const kernels::OptimizerRow& rule = rules.Of(initializer.tensor());
-    AddMoments(initializer, rule, program.rules().moment_block(), &optimizer);
+    AddMoments(initializer, rules, program.rules().moment_block(), &optimizer);
     AddResiduals(initializer, rule, ShardCount(program.grid()), &optimizer);
   }
   // The widest first: then every tensor begins at a multiple of its elements' size.

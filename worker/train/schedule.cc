@@ -58,6 +58,7 @@ double Coefficient(const v1::StepRules& rules, int64_t step, double progress) {
 
 double LearningRate(const v1::StepRules& rules, int64_t step) {
   const double peak = rules.learning_rate(), low = rules.min_learning_rate();
+  if (rules.relative_step()) return std::min(1e-2, 1 / std::sqrt(static_cast<double>(step + 1)));
   const int64_t warmup = rules.warmup_steps();
   if (step < warmup) return WarmUp(rules, step);
   const double decay_steps = static_cast<double>(std::max<int64_t>(rules.steps() - warmup, 1));
@@ -86,7 +87,9 @@ void FillSchedule(const v1::StepRules& rules, int64_t step, float factor, std::s
   const double t = static_cast<double>(step + 1);
   out[0] = static_cast<float>(LearningRate(rules, step));
   out[1] = static_cast<float>(1 - std::pow(rules.beta1(), t));
-  out[2] = static_cast<float>(1 - std::pow(rules.beta2(), t));
+  const bool by_step = rules.optimizer() == v1::ADAFACTOR;
+  out[2] = static_cast<float>(by_step ? std::pow(t, rules.beta2_decay())
+                                      : 1 - std::pow(rules.beta2(), t));
   out[3] = factor;
 }
 

@@ -24,10 +24,12 @@ namespace terrace {
 //   p = (s - S + D) / D by `decay` 1 - p, (1 + cos(pi p)) / 2, 2^(1 - p) - 1 or 1 - sqrt(p), as
 //   Megatron-LM does.
 // EXPONENTIAL: peak (minimum / peak)^p. INVERSE_SQRT (Vaswani et al. 2017, arXiv 1706.03762):
-// peak sqrt(max(W, 1) / (s + 1)), not below the minimum. CONSTANT: the peak.
+// peak sqrt(max(W, 1) / (s + 1)), not below the minimum. CONSTANT: the peak. Whatever the schedule,
+// with relative_step min(0.01, 1 / sqrt(s + 1)) (Shazeer and Stern 2018, arXiv 1804.04235).
 double LearningRate(const v1::StepRules& rules, int64_t step);
 
 // What LOAD_SCHEDULE provides: {learning rate, 1 - beta1^t, 1 - beta2^t, factor} with t = step + 1.
+// Of ADAFACTOR, whose beta2 changes, the third is 1 - beta2 of the step, t^beta2_decay.
 void FillSchedule(const v1::StepRules& rules, int64_t step, float factor, std::span<float, 4> out);
 
 }  // namespace terrace

@@ -13,6 +13,7 @@
 #include "coordinator/compiler/tiers/tiers.h"
 #include "coordinator/layout/formats.h"
 #include "kernels/format.h"
+#include "proto/program/state_layout.h"
 
 namespace terrace::compiler {
 namespace {
@@ -27,6 +28,7 @@ int64_t AlignUp(int64_t elements, int64_t alignment) {
 // What buffers of moments are called, and the views of parameters in them.
 constexpr const char* kMomentNames[] = {"first_moment", "second_moment"};
 constexpr const char* kScalesNames[] = {"first_moment_scales", "second_moment_scales"};
+constexpr const char* kFactorNames[] = {"row_moment", "column_moment", "row_error", "column_error"};
 
 // Weights that are prefetched to the device for each use, and are not shared by products.
 bool MayTile(const Parallel& parallel, const ParametersOptions& options) {
@@ -74,6 +76,10 @@ int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
     return embedding ? chunk.first : chunk.last;
   });
   return static_cast<int>(it - chunks.begin());
+}
+
+int64_t FactorElements(const Part& part, v1::StateKind kind) {
+  return kind == v1::ROW_MOMENT || kind == v1::ROW_ERROR ? part.rows : part.columns;
 }
 
 int64_t Parameter::elements() const {
@@ -166,8 +172,9 @@ void Parameters::AddParameter(const Model& model, const Tensor& tensor,
 
 std::string Parameters::WholeUnitName(const Parameter& parameter, bool small_apart) const {
   std::string name = UnitName(parameter);
-  const bool apart =
-      rounds_ || matrices_ != kernels::DType::kF32 || moments_ != kernels::DType::kF32;
+  const bool apart = rounds_ || matrices_ != kernels::DType::kF32 ||
+                     moments_ != kernels::DType::kF32 ||
+                     kernels::RowOf(parameter.update.rule).factored;
   if (apart && !parameter.is_matrix()) {
     name += ".vectors";
   } else if (small_apart && !parameter.streamed()) {
@@ -183,8 +190,11 @@ kernels::OptimizerRule Parameters::UsualRule() const {
   return row == nullptr ? kernels::OptimizerRule::kAdamw : row->rule;
 }
 
-int Parameters::MomentCount(const Unit& unit) const {
-  return with_optimizer_ && !unit.update.frozen ? kernels::RowOf(unit.update.rule).moments : 0;
+bool Parameters::Keeps(const Unit& unit, v1::StateKind kind) const {
+  if (!with_optimizer_ || unit.update.frozen) return false;
+  const std::vector<v1::StateKind> kinds =
+      MomentKinds(kernels::RowOf(unit.update.rule), unit.of_matrices, optimizer_.beta1() > 0);
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
 // Parameters that are updated differently lie in different units, and this ending of the name keeps
@@ -350,7 +360,12 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
   if (!sharded) {
     for (int moment = 0; moment < kernels::kMomentsMax; ++moment) {
       for (Unit& unit : units_) {
-        if (moment < MomentCount(unit)) PlaceMoment(moment, &unit, graph);
+        if (Keeps(unit, kMomentKinds[moment])) PlaceMoment(moment, &unit, graph);
+      }
+    }
+    for (size_t factor = 0; factor < kFactorKinds.size(); ++factor) {
+      for (const Unit& unit : units_) {
+        if (Keeps(unit, kFactorKinds[factor])) PlaceFactor(factor, unit, graph);
       }
     }
     return;
@@ -361,7 +376,9 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
     if (unit.rounds() && unit.weights == kNone)
       unit.rounded = AddWeights("rounded", unit.weight_tier, unit, unit.dtype, graph);
     if (unit.update.frozen) continue;
-    for (int moment = 0; moment < MomentCount(unit); ++moment) PlaceMoment(moment, &unit, graph);
+    for (int moment = 0; moment < kernels::kMomentsMax; ++moment) {
+      if (Keeps(unit, kMomentKinds[moment])) PlaceMoment(moment, &unit, graph);
+    }
     if (const auto residual = ResidualOf(all_[unit.parameters[0]].first()))
       unit.residual =
           AddRegion("residual", v1::OPTIMIZER, v1::DEVICE, unit, *residual, unit.elements, graph);
@@ -395,6 +412,34 @@ void Parameters::PlaceMoment(int moment, Unit* unit, Graph* graph) {
   if (scales == kNone) return;
   AddBlockViews([moment](Parameter& parameter) -> int& { return parameter.moments.scales[moment]; },
                 kScalesNames[moment], *unit, moment_block_, scales, graph);
+}
+
+void Parameters::PlaceFactor(size_t factor, const Unit& unit, Graph* graph) {
+  const auto elements_of = [&](const Parameter& parameter) {
+    int64_t elements = 0;
+    for (const Part& part : parameter.parts) elements += FactorElements(part, kFactorKinds[factor]);
+    return elements;
+  };
+  std::vector<int64_t> offsets;
+  int64_t end = 0;
+  for (const int i : unit.parameters) {
+    offsets.push_back(AlignUp(end, kAlignElements));
+    end = offsets.back() + elements_of(all_[i]);
+  }
+  const int home = AddRegion(kFactorNames[factor], v1::OPTIMIZER, v1::DEVICE, unit,
+                             kernels::DType::kF32, end, graph);
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    Parameter& parameter = all_[unit.parameters[i]];
+    parameter.moments.factors[factor] =
+        graph->Add({.name = absl::StrCat(kFactorNames[factor], ".", parameter.first().name),
+                    .cls = v1::OPTIMIZER,
+                    .dtype = kernels::DType::kF32,
+                    .shape = {elements_of(parameter)},
+                    .lifetime = v1::PERSISTENT,
+                    .inside = home,
+                    .inside_offset = offsets[i],
+                    .parameter = unit.parameters[i]});
+  }
 }
 
 int Parameters::AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,

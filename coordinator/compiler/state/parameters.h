@@ -20,9 +20,9 @@
 // these weights only, whole on each rank that reads them whole; with layout.frozen_format those of
 // layers are codes in blocks, decoded for each use (0035-frozen-weights-rest-in-blocks.md).
 //
-// There are as many moments as a tensor's rule keeps. With layout.moments_format bf16 or int8 those
-// of matrices rest in that. The scales of blocks lie in buffers of their own; matrices begin and
-// shards end on a block (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
+// There are the moments of a tensor's rule (proto/program/moments.h); factored rules keep matrices
+// and vectors apart. With layout.moments_format bf16 or int8 those of matrices rest in that. Scales
+// of blocks lie apart (docs/decisions/0021-blocks-of-moments-are-the-tensors.md).
 //
 // Off the device (tiers.h) rest a unit's moments, with its master where that is rounded or what is
 // whole is gathered from it; and weights that are prefetched.
@@ -46,6 +46,7 @@
 #include "coordinator/layout/parameter_groups.h"
 #include "coordinator/model/model.h"
 #include "kernels/optimizer_rule.h"
+#include "proto/program/moments.h"
 
 namespace terrace::compiler {
 
@@ -79,6 +80,9 @@ struct Tile {
 struct Moments {
   std::array<int, kernels::kMomentsMax> numbers = {kNone, kNone};
   std::array<int, kernels::kMomentsMax> scales = {kNone, kNone};  // of those in blocks
+  // Of a factored rule, in the order of kFactorKinds: flat, those of a parameter's parts one behind
+  // the other.
+  std::array<int, kFactorKinds.size()> factors = {kNone, kNone, kNone, kNone};
 };
 
 struct Parameter {
@@ -109,6 +113,9 @@ struct Parameter {
   bool streamed() const;
   int64_t elements() const;
 };
+
+// What the part has of a state of one element a row, or one a column.
+int64_t FactorElements(const Part& part, v1::StateKind kind);
 
 // Parameters whose memory is one region.
 struct Unit {
@@ -236,7 +243,7 @@ class Parameters {
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   // That of most parameters.
   kernels::OptimizerRule UsualRule() const;
-  int MomentCount(const Unit& unit) const;
+  bool Keeps(const Unit& unit, v1::StateKind kind) const;
   void ChooseTiers(const ParametersOptions& options);
   void ChooseTypes();
   // The type of the tensor as the optimizer updates it, and as passes read it where weights are
@@ -254,6 +261,7 @@ class Parameters {
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
   // Places one of the moments of a unit, and the scales of its blocks if it has any.
   void PlaceMoment(int moment, Unit* unit, Graph* graph);
+  void PlaceFactor(size_t factor, const Unit& unit, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 kernels::DType dtype, int64_t elements, Graph* graph) const;
   // The region has the elements that this rank keeps.

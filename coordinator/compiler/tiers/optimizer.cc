@@ -32,7 +32,7 @@ bool Optimizer::IsOnDevice(const OptimizerState& state) const {
   const Graph& graph = builder_.graph();
   return graph.TierOf(state.gradient) == v1::DEVICE && graph.TierOf(state.weight) == v1::DEVICE &&
          std::all_of(state.moments.begin(), state.moments.end(), [&](const MomentSlice& moment) {
-           return graph.TierOf(moment.numbers) == v1::DEVICE;
+           return moment.numbers.absent() || graph.TierOf(moment.numbers) == v1::DEVICE;
          });
 }
 
@@ -101,12 +101,14 @@ void Optimizer::Compute(kernels::UpdateAttrs attrs, const OptimizerState& here, 
                         const Common& common, const std::string& name) {
   std::vector<Slice> operands = {here.gradient, here.weight};
   for (int i = 0; i < kernels::kMomentsMax; ++i) operands.push_back(MomentOf(here, i).numbers);
-  operands.insert(operands.end(), {common.scale, common.schedule});
   const kernels::OptimizerRow& rule = kernels::RowOf(attrs.rule);
+  if (rule.factored) operands.insert(operands.end(), here.factors.begin(), here.factors.end());
+  operands.insert(operands.end(), {common.scale, common.schedule});
   const std::string text = absl::StrCat(std::string(rule.name), " ", name);
-  if (rule.whole_matrix) {
+  if (rule.whole_matrix || rule.factored) {
     attrs.rounding = {};
-    builder_.Compute(Op::kUpdateMatrix, attrs, std::move(operands), text);
+    builder_.Compute(rule.factored ? Op::kUpdateFactored : Op::kUpdateMatrix, attrs,
+                     std::move(operands), text);
     return;
   }
   if (MomentOf(here, 0).numbers.shape.dtype == kernels::DType::kU8) {

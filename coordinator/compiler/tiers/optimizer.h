@@ -12,11 +12,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "coordinator/compiler/tiers/tiers.h"
+#include "proto/program/moments.h"
 
 namespace terrace::compiler {
 
@@ -28,13 +30,16 @@ struct MomentSlice {
   Slice scales = {};
 };
 
-// Flat slices with the same number of elements, each on any tier; of a rule of whole matrices one
-// matrix on the device. All are f32, except that weights may be bf16, and moments bf16 or the codes
-// of int8 blocks.
+// Flat slices with the same number of elements, each on any tier; of a rule of whole matrices, and
+// of a factored one, one tensor on the device. All are f32, except that weights may be bf16, and
+// moments bf16 or the codes of int8 blocks.
 struct OptimizerState {
   Slice gradient, weight;
   Slice rounded;  // of another type: what the new weight is rounded to; may be absent
   std::vector<MomentSlice> moments;  // as many as the rule keeps
+  // Of a factored rule, in the order of kFactorKinds; absent where there are none. Then a first
+  // moment may be absent before the second.
+  std::array<Slice, kFactorKinds.size()> factors = {};
   int64_t block = 0;
 };
 

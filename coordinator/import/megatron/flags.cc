@@ -78,7 +78,7 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"lr-decay-samples", kAbsent, "", "the rate decays to the last step"},
       {"lr-warmup-samples", kAbsent, "", "set train.schedule.warmup_steps"},
       {"rampup-batch-size", kAbsent, "", "the batch is constant"},
-      {"optimizer", kAbsent, "", "optimizers here are adamw, adam, sgd, lion and muon, which has torch.optim.Muon's options"},
+      {"optimizer", kAbsent, "", "optimizers here are adamw, adam, sgd, lion, adafactor, came and muon, which has torch.optim.Muon's options"},
       {"sgd-momentum", kMapped, "train.optimizer.momentum", ""},
       {"tensorboard-dir", kAbsent, "", "Prometheus reads /metrics"},
       {"wandb-project", kAbsent, "", "Prometheus reads /metrics"},

@@ -12,6 +12,7 @@
 #include "proto/check/value/state.h"
 #include "proto/program/announced_weights.h"
 #include "proto/program/grid.h"
+#include "proto/program/moments.h"
 #include "proto/program/op_codec.h"
 #include "proto/program/state_layout.h"
 
@@ -135,10 +136,34 @@ absl::Status CheckWeightTypes(const v1::Program& program) {
   return absl::OkStatus();
 }
 
-// Which moment it is, or is the scales of; -1 of anything else.
-int MomentIndex(v1::StateKind kind) {
-  if (kind == v1::FIRST_MOMENT || kind == v1::FIRST_MOMENT_SCALES) return 0;
-  return kind == v1::SECOND_MOMENT || kind == v1::SECOND_MOMENT_SCALES ? 1 : -1;
+// Of scales what they are the scales of.
+v1::StateKind MomentOf(v1::StateKind kind) {
+  if (kind == v1::FIRST_MOMENT_SCALES) return v1::FIRST_MOMENT;
+  return kind == v1::SECOND_MOMENT_SCALES ? v1::SECOND_MOMENT : kind;
+}
+
+// That the rule of the range's tensor keeps it.
+absl::Status CheckKept(const v1::StateRange& range, const std::vector<int64_t>& shape,
+                       const TensorRules& rules) {
+  const kernels::OptimizerRow& rule = rules.Of(range.tensor());
+  const std::vector<v1::StateKind> kinds = rules.Moments(range.tensor(), shape.size() >= 2);
+  const bool kept = std::find(kinds.begin(), kinds.end(), MomentOf(range.kind())) != kinds.end();
+  const bool of_its_size = !rule.factored && !IsFactor(range.kind());
+  if (!kept && of_its_size) {
+    return Refuse(RangeText(range), ": the rule ", Absl(rule.name), " keeps ", rule.moments,
+                  rule.moments == 1 ? " moment" : " moments");
+  }
+  if (!kept || (rule.factored && MomentOf(range.kind()) != range.kind()))
+    return Refuse(RangeText(range), ": the rule ", Absl(rule.name), " keeps no such state of it");
+  if (!IsFactor(range.kind())) return absl::OkStatus();
+  if (range.dtype() != v1::F32)
+    return Refuse(RangeText(range), ": type ", v1::DType_Name(range.dtype()), " must be F32");
+  const std::vector<int64_t> expected = MomentShape(range.kind(), shape);
+  if (std::equal(expected.begin(), expected.end(), range.shape().begin(), range.shape().end()))
+    return absl::OkStatus();
+  return Refuse(RangeText(range), ": must have ", expected[0], " elements, one a ",
+                range.kind() == v1::ROW_MOMENT || range.kind() == v1::ROW_ERROR ? "row" : "column",
+                " of its tensor");
 }
 
 // Moments are those that the rule keeps. They rest in f32, bf16 or codes; what checkpoints hold
@@ -151,15 +176,15 @@ absl::Status CheckMomentTypes(const v1::Program& program) {
                   kernels::kLeastBlock, " to ", kernels::kInt8Block);
   }
   std::map<std::string, v1::DType> types;
-  for (const v1::Initializer& init : program.initializers())
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const v1::Initializer& init : program.initializers()) {
     types[init.tensor()] = F32Where0(init.moments());
+    shapes[init.tensor()] = {init.shape().begin(), init.shape().end()};
+  }
   const TensorRules rules(program);
   for (const v1::StateRange& range : program.state()) {
-    const kernels::OptimizerRow& rule = rules.Of(range.tensor());
-    if (MomentIndex(range.kind()) >= rule.moments) {
-      return Refuse(RangeText(range), ": the rule ", Absl(rule.name), " keeps ", rule.moments,
-                    rule.moments == 1 ? " moment" : " moments");
-    }
+    if (range.kind() == v1::WEIGHT || range.kind() == v1::RESIDUAL) continue;
+    RETURN_IF_ERROR(CheckKept(range, shapes[range.tensor()], rules));
     if (range.kind() != v1::FIRST_MOMENT && range.kind() != v1::SECOND_MOMENT) continue;
     const auto type = types.find(range.tensor());
     const bool known = range.dtype() == v1::F32 || range.dtype() == v1::BF16 ||

@@ -75,6 +75,7 @@ void Flow::Compute(int i) {
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:
     case Op::kUpdateMatrix:
+    case Op::kUpdateFactored:
       return Update(i);
     default:
       return Function(i);

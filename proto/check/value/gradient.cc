@@ -17,7 +17,7 @@ namespace {
 using kernels::Op;
 
 // Operands of kUpdate and kUpdateStochastic in kernels/op.h.
-constexpr int kGrad = 0, kParam = 1, kScale = 4, kSchedule = 5, kStep = 6;
+constexpr int kGrad = 0, kParam = 1, kStep = 6;
 // Micro-batches that are tried for the one that a message names.
 constexpr uint32_t kNamedMax = 1 << 20;
 // The schedule of lm_head_loss_grad, cross_entropy_grad and grad_scale.
@@ -78,6 +78,7 @@ absl::Status Gradients::Check(int i) {
     case Op::kUpdate:
     case Op::kUpdateInt8:
     case Op::kUpdateMatrix:
+    case Op::kUpdateFactored:
       return CheckOptimizer(i);
     case Op::kSquaredNorm:
       return CheckNormInput(i);
@@ -130,8 +131,9 @@ absl::Status Gradients::CheckType(int i) const {
 
 absl::Status Gradients::CheckOptimizer(int i) {
   RETURN_IF_ERROR(CheckType(i));
-  RETURN_IF_ERROR(CheckKind(i, kScale, Value::kScale));
-  RETURN_IF_ERROR(CheckKind(i, kSchedule, Value::kSchedule));
+  const int scale = ScaleOperand(train_.instructions[i].op->op);
+  RETURN_IF_ERROR(CheckKind(i, scale, Value::kScale));
+  RETURN_IF_ERROR(CheckKind(i, scale + 1, Value::kSchedule));
   RETURN_IF_ERROR(NoteUse(i));
   const Access& grad = *train_.instructions[i].Find(kGrad);
   const int64_t element = flow_.ElementBytes(i, kGrad);

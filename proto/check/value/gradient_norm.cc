@@ -17,7 +17,6 @@ namespace {
 
 // How far the factors of squared norms, which are f32, may be from exact.
 constexpr double kTolerance = 1e-5;
-constexpr int kScaleOperand = 4;  // of kUpdate and kUpdateStochastic in kernels/op.h
 
 bool CoversAllStages(const v1::Program& program, int group) {
   if (group < 0) return false;
@@ -139,9 +138,10 @@ int Gradients::FactorAt(int i, int operand) const {
 }
 
 absl::Status Gradients::NoteUse(int i) {
-  const int factor = FactorAt(i, kScaleOperand);
+  const int scale = ScaleOperand(train_.instructions[i].op->op);
+  const int factor = FactorAt(i, scale);
   if (factor < 0) {
-    return Refuse(What(i, kScaleOperand, train_.instructions[i].Find(kScaleOperand)->offset),
+    return Refuse(What(i, scale, train_.instructions[i].Find(scale)->offset),
                   "which is not what one grad_scale made");
   }
   by_factor_.emplace(factor, i);
@@ -149,7 +149,7 @@ absl::Status Gradients::NoteUse(int i) {
 }
 
 absl::Status Gradients::CheckCounted(int i, int squared, Text what) {
-  const int factor = FactorAt(i, kScaleOperand);
+  const int factor = FactorAt(i, ScaleOperand(train_.instructions[i].op->op));
   by_squared_.emplace(squared, i);
   if (factors_.at(factor).counts.contains(squared)) return absl::OkStatus();
   return Refuse(what, "whose squares, which ", WhereIs(squared),

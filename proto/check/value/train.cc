@@ -41,6 +41,19 @@ int64_t PlayedBy(const CheckedSequence& train) {
                                   : train.written->played;
 }
 
+// The third number of the schedule is in (0, 1] at every step.
+absl::Status CheckFactoredRules(const v1::StepRules& rules) {
+  const bool adafactor = rules.optimizer() == v1::ADAFACTOR;
+  if (adafactor ? !(std::isfinite(rules.beta2_decay()) && rules.beta2_decay() < 0)
+                : rules.beta2_decay() != 0) {
+    return Refuse(
+        "rules.beta2_decay: got ", rules.beta2_decay(),
+        adafactor ? ", must be below 0 with ADAFACTOR" : ", must be 0 but with ADAFACTOR");
+  }
+  if (adafactor || !rules.relative_step()) return absl::OkStatus();
+  return Refuse("rules.relative_step: is true, must be false but with ADAFACTOR");
+}
+
 absl::Status CheckRules(const v1::Program& program, const CheckedSequence& train) {
   const v1::StepRules& rules = program.rules();
   const v1::Grid& grid = program.grid();
@@ -58,6 +71,7 @@ absl::Status CheckRules(const v1::Program& program, const CheckedSequence& train
     return Refuse("rules: micro_batch ", rules.micro_batch(), " of sequence_length ",
                   rules.sequence_length(), " is no number of tokens");
   }
+  RETURN_IF_ERROR(CheckFactoredRules(rules));
   // In zig-zag each rank holds two pieces of a sequence.
   const int64_t pieces = int64_t{AxisSize(grid, v1::CONTEXT)} * (rules.context_zigzag() ? 2 : 1);
   const int64_t length = LengthOf(rules, *train.sequence);

@@ -2,6 +2,7 @@
 #include "proto/check/value/weights.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 
 #include "base/status_macros.h"
@@ -11,6 +12,7 @@
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/value/announced.h"
 #include "proto/check/value/state.h"
+#include "proto/program/moments.h"
 #include "proto/program/op_codec.h"
 #include "proto/program/sequences.h"
 #include "proto/program/state_layout.h"
@@ -22,6 +24,9 @@ using kernels::Op;
 
 // Operands of kUpdate in kernels/op.h; moments and, of kUpdateInt8, their scales follow each other.
 constexpr int kParam = 1, kMoments = 2, kScales = 6;
+// Those of kUpdateFactored from kMoments on, of which some may be absent.
+constexpr v1::StateKind kFactoredKinds[] = {v1::FIRST_MOMENT,  v1::SECOND_MOMENT, v1::ROW_MOMENT,
+                                            v1::COLUMN_MOMENT, v1::ROW_ERROR,     v1::COLUMN_ERROR};
 constexpr int kResidual = 3;  // of kEncodeBlocks
 
 int64_t ElementBytes(const v1::StateRange& range) {
@@ -234,29 +239,83 @@ absl::Status Updates::Check(int i) {
 absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
   const CheckedInstruction& instruction = train_.instructions[i];
   const auto& attrs = std::get<kernels::UpdateAttrs>(instruction.op->attrs);
-  const bool in_blocks = instruction.op->op == Op::kUpdateInt8;
-  const int moments = kernels::RowOf(attrs.rule).moments;
-  for (int operand = 0; operand < kMoments + moments; ++operand) {
-    if (instruction.Find(operand)->rows > 1)
-      return Refuse(where, ": operand ", operand, " must be dense");
-    if (operand >= kParam) RETURN_IF_ERROR(CheckHeld(*instruction.Find(operand), where));
+  const Op op = instruction.op->op;
+  const std::vector<Moment> moments = MomentsOf(instruction);
+  const auto is_dense = [&](int operand) {
+    return instruction.Find(operand)->rows == 1
+               ? absl::OkStatus()
+               : Refuse(where, ": operand ", operand, " must be dense");
+  };
+  for (int operand = 0; operand <= kParam; ++operand) RETURN_IF_ERROR(is_dense(operand));
+  RETURN_IF_ERROR(CheckHeld(*instruction.Find(kParam), "weight", where));
+  for (const Moment& moment : moments) {
+    RETURN_IF_ERROR(is_dense(moment.operand));
+    RETURN_IF_ERROR(CheckHeld(*instruction.Find(moment.operand), "moment", where));
   }
-  for (int moment = 0; in_blocks && moment < moments; ++moment)
-    RETURN_IF_ERROR(CheckHeld(*instruction.Find(kScales + moment), where));
+  for (const Moment& moment : moments) {
+    if (op != Op::kUpdateInt8) continue;
+    const int scales = kScales + moment.operand - kMoments;
+    RETURN_IF_ERROR(CheckHeld(*instruction.Find(scales), "scale of moments", where));
+  }
   const std::vector<Held> weights = HeldState(flow_, train_, i, kParam);
   for (const Held& weight : weights) {
     RETURN_IF_ERROR(CheckWeight(weight, where));
     RETURN_IF_ERROR(CheckRule(weight, attrs.rule, where));
     RETURN_IF_ERROR(CheckRate(weight, attrs, where));
   }
-  if (instruction.op->op == Op::kUpdateMatrix) RETURN_IF_ERROR(CheckWholeMatrix(weights, i, where));
-  if (instruction.op->op == Op::kUpdateStochastic)
-    RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
-  for (int moment = 0; moment < moments; ++moment) {
-    RETURN_IF_ERROR(CheckMoments(weights, i, kMoments + moment, kMomentKinds[moment], where));
-    if (!in_blocks) continue;
-    RETURN_IF_ERROR(
-        CheckScales(i, kMoments + moment, kScales + moment, kScalesKinds[moment], where));
+  if (op == Op::kUpdateMatrix) RETURN_IF_ERROR(WholeTensor(weights, i, where).status());
+  if (op == Op::kUpdateFactored) RETURN_IF_ERROR(CheckFactored(weights, i, where));
+  if (op == Op::kUpdateStochastic) RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
+  for (const Moment& moment : moments) {
+    if (IsFactor(moment.kind)) continue;
+    RETURN_IF_ERROR(CheckMoments(weights, i, moment.operand, moment.kind, where));
+    if (op != Op::kUpdateInt8) continue;
+    const int index = moment.operand - kMoments;
+    RETURN_IF_ERROR(CheckScales(i, moment.operand, kScales + index, kScalesKinds[index], where));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Updates::Moment> Updates::MomentsOf(const CheckedInstruction& instruction) const {
+  std::vector<Moment> moments;
+  const bool factored = instruction.op->op == Op::kUpdateFactored;
+  const auto& attrs = std::get<kernels::UpdateAttrs>(instruction.op->attrs);
+  const int count =
+      factored ? static_cast<int>(std::size(kFactoredKinds)) : kernels::RowOf(attrs.rule).moments;
+  for (int i = 0; i < count; ++i) {
+    if (instruction.Find(kMoments + i) != nullptr)
+      moments.push_back({kMoments + i, factored ? kFactoredKinds[i] : kMomentKinds[i]});
+  }
+  return moments;
+}
+
+// Each state that the rule keeps of the tensor is updated with it, means of rows and columns as
+// wholes.
+absl::Status Updates::CheckFactored(const std::vector<Held>& weights, int i,
+                                    const std::string& where) const {
+  ASSIGN_OR_RETURN(const v1::StateRange* const tensor, WholeTensor(weights, i, where));
+  const std::vector<Moment> moments = MomentsOf(train_.instructions[i]);
+  std::vector<v1::StateKind> kinds;
+  for (const Moment& moment : moments) kinds.push_back(moment.kind);
+  if (kinds != rules_.Moments(tensor->tensor(), tensor->shape_size() >= 2)) {
+    return Refuse(where, ": does not update just the states that the rule ",
+                  Absl(rules_.Of(tensor->tensor()).name), " keeps of '", tensor->tensor(), "'");
+  }
+  for (const Moment& moment : moments) {
+    if (!IsFactor(moment.kind)) continue;
+    const int64_t size = train_.sequence->instructions(i).operands(moment.operand).shape(0);
+    const std::vector<Held> held = HeldState(flow_, train_, i, moment.operand);
+    bool found = false;
+    if (held.size() == 1 && held[0].at == 0 && held[0].end - held[0].begin == size) {
+      const ByteRange bytes = held[0].bytes();
+      state_.ForEach(held[0].buffer, bytes.begin, bytes.end, [&](const v1::StateRange& range) {
+        found = found || (range.kind() == moment.kind && range.tensor() == tensor->tensor() &&
+                          range.offset() == bytes.begin && range.columns() == size);
+      });
+    }
+    if (found) continue;
+    return Refuse(where, ": operand ", moment.operand, " is not the ",
+                  v1::StateKind_Name(moment.kind), " of '", tensor->tensor(), "', all of it");
   }
   return absl::OkStatus();
 }
@@ -309,10 +368,8 @@ absl::Status Updates::CheckRounding(const kernels::RoundingAttrs& rounding,
 }
 
 // Every byte is state as the step found it.
-absl::Status Updates::CheckHeld(const Access& access, const std::string& where) const {
-  const char* const what = access.operand == kParam    ? "weight"
-                           : access.operand >= kScales ? "scale of moments"
-                                                       : "moment";
+absl::Status Updates::CheckHeld(const Access& access, const char* what,
+                                const std::string& where) const {
   absl::Status status;
   flow_.content(access.buffer)
       .ForEach({access.offset, access.end()}, [&](const ByteRange& bytes, int number) {
@@ -375,26 +432,29 @@ absl::Status Updates::CheckRule(const Held& weight, kernels::OptimizerRule rule,
 }
 
 // The operand is one tensor, all of it, in its own rows and columns.
-absl::Status Updates::CheckWholeMatrix(const std::vector<Held>& weights, int i,
-                                       const std::string& where) const {
+absl::StatusOr<const v1::StateRange*> Updates::WholeTensor(const std::vector<Held>& weights, int i,
+                                                           const std::string& where) const {
   const v1::Operand& param = train_.sequence->instructions(i).operands(kParam);
   const int64_t rows = param.shape(0), columns = param.shape(1);
   bool whole = weights.size() == 1 && weights[0].at == 0 &&
                weights[0].end - weights[0].begin == rows * columns &&
                state_.shard_elements(weights[0].buffer) == 0;
   int tensors = 0;
+  const v1::StateRange* tensor = nullptr;
   if (whole) {
     const ByteRange bytes = weights[0].bytes();
     state_.ForEach(weights[0].buffer, bytes.begin, bytes.end, [&](const v1::StateRange& range) {
       ++tensors;
+      tensor = &range;
       whole = whole && range.split() == v1::StateRange::WHOLE && range.offset() == bytes.begin &&
               RowsOf(range) == rows && ColumnsOf(range) == columns && range.rows() == rows &&
               range.columns() == columns && (rows == 1 || range.row_stride() == columns);
     });
   }
-  if (whole && tensors == 1) return absl::OkStatus();
-  return Refuse(where, ": its weights, [", rows, ", ", columns,
-                "], are not one matrix of the model, all of it");
+  if (whole && tensors == 1) return tensor;
+  const bool matrix = train_.instructions[i].op->op == Op::kUpdateMatrix;
+  return Refuse(where, ": its weights, [", rows, ", ", columns, "], are not one ",
+                matrix ? "matrix" : "tensor", " of the model, all of it");
 }
 
 // A tensor may be updated in pieces, all of them alike.

@@ -17,6 +17,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/op.h"
 #include "proto/check/instruction/instructions.h"
 #include "proto/check/value/flow.h"
 #include "proto/check/value/ranges.h"
@@ -74,6 +76,9 @@ struct Held {
 // out.
 std::vector<Held> HeldState(const Flow& flow, const CheckedSequence& sequence, int i, int operand);
 
+// The operand of an optimizer op that its gradients are multiplied by; behind it is the schedule.
+constexpr int ScaleOperand(kernels::Op op) { return op == kernels::Op::kUpdateFactored ? 8 : 4; }
+
 // The optimizer ops of "train", and the copies that bring home what they changed.
 class Updates {
  public:
@@ -93,17 +98,28 @@ class Updates {
     bool operator==(const Rate&) const = default;
   };
 
+  // A state that an optimizer op updates beside weights, and its operand.
+  struct Moment {
+    int operand = 0;
+    v1::StateKind kind = v1::STATE_UNSPECIFIED;
+  };
+
   absl::Status CheckOptimizer(int i, const std::string& where);
+  std::vector<Moment> MomentsOf(const CheckedInstruction& instruction) const;
   absl::Status CheckRounding(const kernels::RoundingAttrs& rounding,
                              const std::vector<Held>& weights, const std::string& where) const;
-  absl::Status CheckHeld(const Access& access, const std::string& where) const;
+  // `what` it should be: "moment".
+  absl::Status CheckHeld(const Access& access, const char* what, const std::string& where) const;
   absl::Status CheckWeight(const Held& weight, const std::string& where);
   absl::Status CheckRate(const Held& weight, const kernels::UpdateAttrs& attrs,
                          const std::string& where);
   absl::Status CheckRule(const Held& weight, kernels::OptimizerRule rule,
                          const std::string& where) const;
-  absl::Status CheckWholeMatrix(const std::vector<Held>& weights, int i,
-                                const std::string& where) const;
+  // The tensor that an op takes as a whole.
+  absl::StatusOr<const v1::StateRange*> WholeTensor(const std::vector<Held>& weights, int i,
+                                                    const std::string& where) const;
+  absl::Status CheckFactored(const std::vector<Held>& weights, int i,
+                             const std::string& where) const;
   absl::Status CheckMoments(const std::vector<Held>& weights, int i, int operand,
                             v1::StateKind kind, const std::string& where) const;
   absl::Status CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Makes optimizers.json of this folder: twenty steps of the goldens' llama and gpt2 by each rule, with the implementation
-that others use (torch.optim; Lion of lion-pytorch), in fp32. torch's Muon iterates in bf16 and takes matrices alone: here it
-iterates in fp32, and AdamW updates what is no matrix of a layer.
+that others use (torch.optim; Lion of lion-pytorch, Adafactor of transformers, CAME of came-pytorch), in fp32. torch's Muon
+iterates in bf16 and takes matrices alone: here it iterates in fp32, and AdamW updates what is no matrix of a layer.
 
     python3 make_optimizers.py [--check]     writes the file, or compares with what is there (to 1e-5)
 
-Needs torch, transformers, safetensors and lion-pytorch. The test suite needs none of them: the file is committed.
+Needs torch, transformers, safetensors, lion-pytorch and came-pytorch. The test suite needs none of them: the file is committed.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -15,12 +15,17 @@ import math
 import sys
 
 import torch
+from came_pytorch import CAME
 from lion_pytorch import Lion
 from make_goldens import HERE, forward, load
 from safetensors.torch import load_file
+from transformers.optimization import Adafactor
 
 STEPS, CLIP = 20, 1.0
-# By the name in kernels/optimizer_rule.h: what the rule is given, and the class that has it.
+# Some gradients, as those of gpt2's key biases, are nothing but rounding; the usual 1e-30 would make steps of them.
+FACTORED = {"eps": [1e-10, 1e-3], "clip_threshold": 1.0, "decay_rate": -0.8, "weight_decay": 0.1}
+# By the name in kernels/optimizer_rule.h, and what is behind it for another choice of options: what the rule is given, and the
+# class that has it.
 RULES = {
     "adamw": ({"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}, torch.optim.AdamW),
     "adam": ({"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}, torch.optim.Adam),
@@ -40,6 +45,13 @@ RULES = {
         None,
     ),
     "lion": ({"lr": 5e-4, "betas": [0.9, 0.99], "weight_decay": 0.1}, Lion),
+    "adafactor": ({**FACTORED, "lr": 2e-3, "beta1": None, "scale_parameter": True, "relative_step": False}, Adafactor),
+    "adafactor.moment": ({**FACTORED, "lr": 2e-3, "beta1": 0.9, "scale_parameter": False, "relative_step": False}, Adafactor),
+    "adafactor.relative": ({**FACTORED, "lr": None, "beta1": None, "scale_parameter": True, "relative_step": True}, Adafactor),
+    "came": (
+        {"lr": 2e-4, "betas": [0.9, 0.999, 0.9999], "eps": [1e-10, 1e-16], "clip_threshold": 1.0, "weight_decay": 0.1},
+        CAME,
+    ),
 }
 
 

@@ -119,6 +119,14 @@ TEST(FlopsTest, AMatrixIsIteratedOnFromItsShorterSide) {
   }
 }
 
+TEST(FlopsTest, AFactoredRuleTakesTheSameOfEachElement) {
+  const TensorShape x = F32({10, 100}), rows = F32({10}), columns = F32({100}), four = F32({4});
+  const UpdateAttrs attrs = {.rule = OptimizerRule::kAdafactor, .beta1 = 0};
+  EXPECT_EQ(Flops(Op::kUpdateFactored, attrs,
+                  Operands{x, x, kAbsent, kAbsent, rows, columns, kAbsent, kAbsent, four, four}),
+            20 * 1000);
+}
+
 TEST(BytesMovedTest, AdamwMovesTwentyEightBytesAParameter) {
   const TensorShape x = F32({1000});
   EXPECT_EQ(BytesMoved(Op::kUpdate, UpdateAttrs{}, Operands{x, x, x, x, F32({4}), F32({4})}),

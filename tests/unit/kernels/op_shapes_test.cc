@@ -57,6 +57,10 @@ std::vector<BadCase> BadCases() {
   const TensorShape codes = Dense(DType::kU8, {100});
   const TensorShape square = F32({3, 3});
   const std::vector<TensorShape> matrix = {square, square, square, {}, F32({4}), F32({4})};
+  const TensorShape x = F32({3, 5});
+  const std::vector<TensorShape> factored = {x,        x,  {}, {},       F32({3}),
+                                             F32({5}), {}, {}, F32({4}), F32({4})};
+  const UpdateAttrs adafactor = {.rule = OptimizerRule::kAdafactor, .beta1 = 0};
   const std::vector<TensorShape> int8 = {F32({100}), F32({100}), codes,    codes,
                                          F32({4}),   F32({4}),   F32({2}), F32({4})};
   const AttentionAttrs attention = {.sequence = 5, .scale = 1};
@@ -359,10 +363,8 @@ std::vector<BadCase> BadCases() {
        "update_matrix: attribute 'rule' is adamw, must be one of whole matrices"},
       {"ElementsByARuleOfMatrices", Op::kUpdate, UpdateAttrs{.rule = OptimizerRule::kMuon}, four,
        "update: attribute 'rule' is muon, must update elements by themselves"},
-      {"NoLeastNorm",
-       Op::kUpdateMatrix,
-       UpdateAttrs{.rule = OptimizerRule::kMuon, .epsilon = 0, .iterations = 5},
-       matrix,
+      {"NoLeastNorm", Op::kUpdateMatrix,
+       UpdateAttrs{.rule = OptimizerRule::kMuon, .epsilon = 0, .iterations = 5}, matrix,
        "update_matrix: attribute 'epsilon' is 0.000000, must be above 0"},
       {"NoIterations", Op::kUpdateMatrix, UpdateAttrs{.rule = OptimizerRule::kMuon}, matrix,
        "update_matrix: attribute 'iterations' is 0, must be from 1 to 100"},
@@ -377,6 +379,40 @@ std::vector<BadCase> BadCases() {
        matrix,
        "update_matrix: attribute 'precision' is fp8, must be another one: only matmul has fp8 "
        "products"},
+      {"FactorsByARuleOfElements", Op::kUpdateFactored, UpdateAttrs{}, factored,
+       "update_factored: attribute 'rule' is adamw, must keep means of rows and columns"},
+      {"ElementsByAFactoredRule", Op::kUpdate, adafactor, four,
+       "update: attribute 'rule' is adafactor, must keep no such means"},
+      {"ThresholdOfElements", Op::kUpdate, UpdateAttrs{.clip_threshold = 1}, four,
+       "update: attribute 'clip_threshold' is 1.000000, must be 0, as least_scale, beta3 and "
+       "error_epsilon"},
+      {"NothingAddedToSquares", Op::kUpdateFactored,
+       UpdateAttrs{.rule = OptimizerRule::kAdafactor, .beta1 = 0, .epsilon = 0}, factored,
+       "update_factored: attribute 'epsilon' is 0.000000, must be above 0"},
+      {"ErrorsOfAdafactor", Op::kUpdateFactored,
+       UpdateAttrs{.rule = OptimizerRule::kAdafactor, .beta1 = 0, .beta3 = 0.5f}, factored,
+       "update_factored: attribute 'beta3' is 0.500000, must be 0, and error_epsilon, but for "
+       "came"},
+      {"ScaleOfCame", Op::kUpdateFactored,
+       UpdateAttrs{.rule = OptimizerRule::kCame, .least_scale = 1, .error_epsilon = 1e-16f},
+       factored,
+       "update_factored: attribute 'least_scale' is 1.000000, must be 0 with the rule came"},
+      {"AFirstMomentThatDoesNotDecay",
+       Op::kUpdateFactored,
+       adafactor,
+       {x, x, x, {}, F32({3}), F32({5}), {}, {}, F32({4}), F32({4})},
+       "update_factored: operand 'm' is f32[3,5], must be absent for this tensor and rule"},
+      {"RowsWithoutColumns",
+       Op::kUpdateFactored,
+       adafactor,
+       {x, x, {}, {}, F32({3}), {}, {}, {}, F32({4}), F32({4})},
+       "update_factored: operand 'columns' is absent, must be there"},
+      {"AMatrixAsAVector",
+       Op::kUpdateFactored,
+       adafactor,
+       {x, x, {}, x, {}, {}, {}, {}, F32({4}), F32({4})},
+       "update_factored: operand 'v' is f32[3,5], must be of one row, or come as means of rows and "
+       "columns"},
       {"BlocksWithoutScales", Op::kUpdate, UpdateAttrs{.block = 256}, four,
        "update: attribute 'block' is 256, must be 0 where moments are not in blocks"},
       {"BlockOfNoPowerOfTwo", Op::kUpdateInt8, UpdateAttrs{.block = 48}, int8,

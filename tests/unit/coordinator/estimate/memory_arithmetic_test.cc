@@ -72,6 +72,30 @@ TEST(MemoryArithmeticTest, MomentsTakeWhatTheirFormatSays) {
   }
 }
 
+// Of Adafactor 2.8 million numbers, most of them of rows and columns; of CAME nearly twice as many
+// and a moment.
+TEST(MemoryArithmeticTest, MeansOfRowsAndColumnsAreNextToNothing) {
+  const Model model = ModelOf("llama-2-7b");
+  double means = 0;
+  for (const Tensor& tensor : model.tensors) {
+    means += tensor.shape.size() < 2 ? static_cast<double>(tensor.elements())
+                                     : static_cast<double>(tensor.shape[0] + tensor.shape[1]);
+  }
+  const double n = 6'738'415'616;
+  EXPECT_LT(means, 0.0005 * n);
+  const EstimateInput input = {.model = &model,
+                               .sequence_length = 2048,
+                               .optimizer = kernels::FindOptimizer("adafactor")};
+  const auto sections = EstimateMemory(input);
+  const EstimateCase& alone = Case(sections, "training", "no sharding");
+  EXPECT_NEAR(static_cast<double>(EstimateCase::Total(alone.device)), 10 * n + 4 * means, 4);
+  const EstimateCase& row = Case(sections, "optimizers", "adafactor, without beta1");
+  EXPECT_EQ(EstimateCase::Total(row.device), EstimateCase::Total(alone.device));
+  const EstimateCase& came = Case(sections, "optimizers", "came; bf16");
+  EXPECT_GT(static_cast<double>(EstimateCase::Total(came.device)), 12 * n + 4 * means);
+  EXPECT_LT(static_cast<double>(EstimateCase::Total(came.device)), 12 * n + 8.01 * means);
+}
+
 TEST(MemoryArithmeticTest, GradientsInF32TakeTwoBytesMore) {
   const Model model = ModelOf("llama-2-7b");
   const double n = 6'738'415'616;

@@ -284,6 +284,18 @@ TEST(DeepSpeedValuesTest, LionAndSgdBringTheirOwnNumbers) {
   EXPECT_EQ(Of(sgd, "optimizer.params.dampening").fate, Fate::kAbsent);
 }
 
+TEST(DeepSpeedValuesTest, AdafactorBringsItsNumbersAndIsNotSharded) {
+  const SpecDraft draft = Import(R"({"optimizer":{"type":"Adafactor","params":
+      {"beta2_decay":-0.7,"eps":[1e-30,0.01],"d":2.0}},"zero_optimization":{"stage":2}})");
+  EXPECT_EQ(draft.Get("train.optimizer.name"), "adafactor");
+  EXPECT_EQ(draft.Get("train.optimizer.beta2_decay"), "-0.7");
+  EXPECT_EQ(draft.Get("train.optimizer.least_scale"), "0.01");
+  EXPECT_EQ(draft.Get("train.optimizer.clip_threshold"), "2.0");
+  EXPECT_EQ(draft.Get("train.optimizer.lr"), "1e-2");
+  EXPECT_FALSE(draft.Has("train.optimizer.epsilon"));
+  EXPECT_EQ(Of(draft, "zero_optimization.stage").fate, Fate::kAbsent);
+}
+
 TEST(DeepSpeedValuesTest, EightBitAdamAndStatesInBf16AreFormatsOfMoments) {
   for (const char* type : {"Adam8bit", "AdamW8bit", "adamw_bnb_8bit", "paged_adamw_8bit"}) {
     const SpecDraft draft = Import(R"({"optimizer":{"type":")" + std::string(type) + R"("}})");

@@ -20,6 +20,7 @@
 #include "coordinator/layout/rules.h"
 #include "coordinator/model/presets.h"
 #include "coordinator/planner/estimate_stages.h"
+#include "tests/unit/coordinator/compiler/factored_jobs.h"
 #include "tests/unit/coordinator/compiler/tiny_jobs.h"
 
 namespace terrace {
@@ -81,6 +82,36 @@ TEST(EstimateTest, MuonsBytesAreNearTheCompiledArena) {
           programs->at(0).arenas(0).bytes();
       EXPECT_GT(ratio, 0.95);
       EXPECT_LT(ratio, 1.05);
+    }
+  }
+}
+
+// Its states are a few thousandths of those of AdamW.
+TEST(EstimateTest, BytesOfFactoredRulesAreNearTheCompiledArena) {
+  for (const char* rule : {"adafactor", "came"}) {
+    for (const double beta1 : {0.0, 0.9}) {
+      SCOPED_TRACE(testing::Message() << rule << " " << beta1);
+      v1::JobSpec spec = TinySpec();
+      SetFactored(rule, beta1, spec.mutable_train()->mutable_optimizer());
+      const Model model = BuildModel(*ParseModelConfig(FindPreset("gpt2")->config_json, 512));
+      spec.mutable_data()->set_sequence_length(512);
+      v1::Layout layout = TinyLayout({.precision = "fp32"});
+      layout.set_optimizer(rule);
+      layout.set_micro_batch(1);
+      const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+      ASSERT_TRUE(programs.ok()) << programs.status();
+      const double ratio =
+          static_cast<double>(Estimator(spec, model).DeviceBytes(Completed(layout))) /
+          programs->at(0).arenas(0).bytes();
+      EXPECT_GT(ratio, 0.95);
+      EXPECT_LT(ratio, 1.05);
+      int64_t states = 0;
+      for (const v1::Buffer& buffer : programs->at(0).buffers())
+        states += buffer.class_() == v1::OPTIMIZER ? buffer.bytes() : 0;
+      const int64_t moments = std::string(rule) == "came" || beta1 > 0 ? 1 : 0;
+      const double beside = static_cast<double>(states - moments * 4 * model.Parameters());
+      EXPECT_GT(beside, 0);
+      EXPECT_LT(beside, 0.005 * 8 * static_cast<double>(model.Parameters()));
     }
   }
 }

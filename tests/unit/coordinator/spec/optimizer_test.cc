@@ -64,13 +64,61 @@ TEST(OptimizerSpecTest, KeysThatNothingReadsAreRefused) {
 TEST(OptimizerSpecTest, NamesOfOtherProgramsAreKnown) {
   EXPECT_THAT(ErrorOf("optimizer: {name: adamw_torch_fused}"),
               HasSubstr("train.optimizer.name: got \"adamw_torch_fused\", must be one of adamw, "
-                        "adam, sgd, lion, muon; try adamw"));
+                        "adam, sgd, lion, muon, adafactor, came; try adamw"));
   EXPECT_THAT(ErrorOf("optimizer: {name: paged_adamw_8bit}"),
               HasSubstr("try adamw with formats.moments: int8 and layout.offload.optimizer: host"));
   EXPECT_THAT(ErrorOf("optimizer: {name: DeepSpeedCPUAdam}"), HasSubstr("try adamw"));
   EXPECT_THAT(ErrorOf("optimizer: {name: lomo}"), HasSubstr("sgd with train.clip_grad_norm: 0"));
-  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor}"), HasSubstr("that rule is not there"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: galore_adamw}"), HasSubstr("that rule is not there"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: Adafactor}"), HasSubstr("try adafactor"));
   EXPECT_THAT(ErrorOf("optimizer: {name: lionn}"), HasSubstr("try lion"));
+}
+
+TEST(OptimizerSpecTest, FactoredRulesHaveTheDefaultsOfTheirAuthors) {
+  const v1::OptimizerSpec adafactor = Parse("optimizer: {name: adafactor}").optimizer();
+  EXPECT_EQ(adafactor.beta1(), 0);
+  EXPECT_DOUBLE_EQ(adafactor.beta2_decay(), -0.8);
+  EXPECT_DOUBLE_EQ(adafactor.epsilon(), 1e-30);
+  EXPECT_DOUBLE_EQ(adafactor.least_scale(), 1e-3);
+  EXPECT_DOUBLE_EQ(adafactor.clip_threshold(), 1);
+  EXPECT_TRUE(adafactor.scale_parameter());
+  EXPECT_FALSE(adafactor.relative_step());
+  EXPECT_EQ(adafactor.beta3(), 0);
+  EXPECT_DOUBLE_EQ(Parse("optimizer: {name: adafactor, beta1: 0.9}").optimizer().beta1(), 0.9);
+  const v1::OptimizerSpec came = Parse("optimizer: {name: came}").optimizer();
+  EXPECT_DOUBLE_EQ(came.beta1(), 0.9);
+  EXPECT_DOUBLE_EQ(came.beta2(), 0.999);
+  EXPECT_DOUBLE_EQ(came.beta3(), 0.9999);
+  EXPECT_DOUBLE_EQ(came.error_epsilon(), 1e-16);
+  EXPECT_EQ(came.beta2_decay(), 0);
+  // What they are to others is nothing.
+  EXPECT_EQ(Parse("optimizer: {name: adamw}").optimizer().clip_threshold(), 0);
+}
+
+TEST(OptimizerSpecTest, WhatAFactoredRuleCannotDoIsRefused) {
+  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor, relative_step: true, lr: 1e-3}"),
+              HasSubstr("train.optimizer.lr: got a value, must be left out with "
+                        "train.optimizer.relative_step"));
+  EXPECT_THAT(
+      ErrorOf("optimizer: {name: adafactor, relative_step: true}, schedule: {name: linear}"),
+      HasSubstr("train.schedule.name: got a value, must be left out"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor, scale_parameter: false, least_scale: 0.01}"),
+              HasSubstr("which does not read it; try scale_parameter: true"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor, betas: [0.9, 0.99]}"),
+              HasSubstr("train.optimizer.betas"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: came, beta1: 0.9}"), HasSubstr("train.optimizer.beta1"));
+  EXPECT_THAT(ErrorOf("optimizer: {beta2_decay: -0.5}"),
+              HasSubstr("try train.optimizer.name adafactor"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor}", "formats: {moments: bf16}"),
+              HasSubstr("adafactor without beta1"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: came}", "formats: {moments: int8}"),
+              HasSubstr("f32 or bf16 with train.optimizer.name came"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: came, groups: {\"*\": {rule: adamw}}}"),
+              HasSubstr("left out with train.optimizer.name came"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor}", "layout: {zero: 1}"),
+              HasSubstr("which updates tensors as a whole"));
+  EXPECT_THAT(ErrorOf("precision: bf16, optimizer: {name: adafactor, stochastic_rounding: true}"),
+              HasSubstr("false with train.optimizer.name adafactor"));
 }
 
 TEST(OptimizerSpecTest, NesterovNeedsMomentumWhichIsBelowOne) {

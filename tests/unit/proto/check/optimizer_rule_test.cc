@@ -11,6 +11,7 @@
 
 #include "proto/check/program_check.h"
 #include "proto/program/op_codec.h"
+#include "tests/unit/coordinator/compiler/factored_jobs.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 
 namespace terrace {
@@ -49,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Zero, OptimizerRuleTest, testing::Values(0, 1, 3));
 
 TEST_P(OptimizerRuleTest, TheCompilersProgramsPass) {
   for (const kernels::OptimizerRow& row : kernels::kOptimizerRows) {
-    if (row.whole_matrix) continue;
+    if (row.whole_matrix || row.factored) continue;
     EXPECT_EQ(Refusal(row.name, GetParam(), [](v1::Program*, v1::Instruction*) {}), "") << row.name;
   }
 }
@@ -183,6 +184,144 @@ TEST(WholeMatrixRuleTest, TensorsAreUpdatedByTheRuleOfTheirInitializers) {
   EXPECT_THAT(announce("norm", v1::ADAM), HasSubstr("by the rule adamw, the program says adam"));
   EXPECT_THAT(announce("norm", v1::MUON), HasSubstr("the rule muon keeps 1 moment"));
   EXPECT_THAT(announce("norm", static_cast<v1::OptimizerRule>(99)), HasSubstr("optimizer 99"));
+}
+
+// ---- rules that keep means of rows and columns
+// -----------------------------------------------------
+
+// Operands of update_factored.
+constexpr int kFirst = 2, kSecond = 3, kRows = 4, kColumns = 5;
+
+v1::Program CompiledFactored(std::string_view rule, double beta1 = 0, uint32_t pipeline = 1) {
+  LayoutCase c = {"llama", MatrixLayout()};
+  c.layout.set_optimizer(std::string(rule));
+  c.layout.set_pipeline_parallel(pipeline);
+  v1::JobSpec spec = MatrixSpec();
+  SetFactored(rule, beta1, spec.mutable_train()->mutable_optimizer());
+  const Model model = MatrixModel(c.family);
+  return Compile({.spec = &spec, .model = &model, .layout = c.layout}).value().at(0);
+}
+
+// The first update of a matrix of which there is another of the same shape, or of a vector.
+v1::Instruction* FirstFactored(v1::Program* program, bool matrix) {
+  for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
+    if (i.compute().op() != "update_factored") continue;
+    const bool is_vector = i.operands(kSecond).access() != v1::ACCESS_UNSPECIFIED;
+    if (matrix ? i.text().find("k_proj") != std::string::npos : is_vector) return &i;
+  }
+  return nullptr;
+}
+
+std::string FactoredRefusal(const Change& change, bool matrix = true, double beta1 = 0) {
+  v1::Program program = CompiledFactored("adafactor", beta1);
+  change(&program, FirstFactored(&program, matrix));
+  return std::string(CheckProgram(program).message());
+}
+
+TEST(FactoredRuleTest, TheCompilersProgramsPass) {
+  for (const char* rule : {"adafactor", "came"}) {
+    for (const double beta1 : {0.0, 0.9}) {
+      for (const uint32_t pipeline : {1, 2}) {
+        v1::Program program = CompiledFactored(rule, beta1, pipeline);
+        ASSERT_NE(FirstFactored(&program, true), nullptr);
+        ASSERT_NE(FirstFactored(&program, false), nullptr);
+        EXPECT_EQ(CheckProgram(program).message(), "") << rule;
+      }
+    }
+  }
+}
+
+TEST(FactoredRuleTest, AnUpdateTakesOneTensorAndAllOfIt) {
+  EXPECT_THAT(FactoredRefusal([](v1::Program*, v1::Instruction* update) {
+                for (const int i : {0, 1, kRows}) {
+                  v1::Operand* operand = update->mutable_operands(i);
+                  operand->set_shape(0, operand->shape(0) / 2);
+                }
+              }),
+              HasSubstr("are not one tensor of the model, all of it"));
+  EXPECT_THAT(FactoredRefusal(
+                  [](v1::Program*, v1::Instruction* update) {
+                    for (const int i : {0, 1, kSecond}) {
+                      v1::Operand* operand = update->mutable_operands(i);
+                      operand->set_shape(1, operand->shape(1) / 2);
+                    }
+                  },
+                  /*matrix=*/false),
+              HasSubstr("are not one tensor of the model, all of it"));
+}
+
+// q, k and v lie one behind the other, and so do their means.
+TEST(FactoredRuleTest, MeansAreThoseOfTheTensor) {
+  EXPECT_THAT(FactoredRefusal([](v1::Program*, v1::Instruction* update) {
+                v1::Operand* rows = update->mutable_operands(kRows);
+                rows->set_offset(rows->offset() + rows->shape(0) * 4);
+              }),
+              HasSubstr("operand 4 is not the ROW_MOMENT of 'model.layers.0.self_attn.k_proj"));
+  EXPECT_THAT(FactoredRefusal([](v1::Program*, v1::Instruction* update) {
+                v1::Operand* columns = update->mutable_operands(kColumns);
+                columns->set_offset(columns->offset() + 4);
+              }),
+              HasSubstr("operand 5 is not the COLUMN_MOMENT of"));
+  EXPECT_THAT(FactoredRefusal(
+                  [](v1::Program*, v1::Instruction* update) {
+                    v1::Operand* v = update->mutable_operands(kSecond);
+                    v->set_offset(v->offset() + v->shape(1) * 4);
+                  },
+                  /*matrix=*/false),
+              HasSubstr("is not the SECOND_MOMENT of"));
+}
+
+TEST(FactoredRuleTest, EveryStateOfATensorIsUpdated) {
+  const auto without_moment = [](v1::Program*, v1::Instruction* update) {
+    update->mutable_operands(kFirst)->Clear();
+    update->mutable_compute()->mutable_update()->set_beta1(0);
+  };
+  EXPECT_THAT(FactoredRefusal(without_moment, true, 0.9),
+              HasSubstr("does not update just the states that the rule adafactor keeps of"));
+}
+
+TEST(FactoredRuleTest, StatesAreThoseThatTheRuleKeeps) {
+  const auto change = [](v1::StateKind kind, const std::function<void(v1::StateRange*)>& to,
+                         double beta1 = 0) {
+    return FactoredRefusal(
+        [&](v1::Program* program, v1::Instruction*) {
+          for (v1::StateRange& range : *program->mutable_state()) {
+            if (range.kind() != kind) continue;
+            to(&range);
+            return;
+          }
+        },
+        true, beta1);
+  };
+  const auto turn_into = [](v1::StateKind kind) {
+    return [kind](v1::StateRange* range) { range->set_kind(kind); };
+  };
+  EXPECT_THAT(change(v1::ROW_MOMENT, turn_into(v1::ROW_ERROR)),
+              HasSubstr("the rule adafactor keeps no such state of it"));
+  EXPECT_THAT(change(v1::FIRST_MOMENT, turn_into(v1::FIRST_MOMENT_SCALES), 0.9),
+              HasSubstr("the rule adafactor keeps no such state of it"));
+  EXPECT_THAT(change(v1::ROW_MOMENT,
+                     [](v1::StateRange* range) {
+                       range->set_shape(0, range->shape(0) - 1);
+                       range->set_columns(range->columns() - 1);
+                     }),
+              HasSubstr("elements, one a row of its tensor"));
+  v1::Program program = Compiled("adamw", 0);
+  program.mutable_state(0)->set_kind(v1::ROW_MOMENT);
+  EXPECT_NE(CheckProgram(program).message(), "");
+}
+
+TEST(FactoredRuleTest, BetaFollowsFromTheStepWithAdafactorAlone) {
+  const auto rules = [](std::string_view rule, double decay, bool relative) {
+    v1::Program program = rule == "adamw" ? Compiled(rule, 0) : CompiledFactored(rule);
+    program.mutable_rules()->set_beta2_decay(decay);
+    program.mutable_rules()->set_relative_step(relative);
+    return std::string(CheckProgram(program).message());
+  };
+  EXPECT_EQ(rules("adafactor", -0.5, true), "");
+  EXPECT_THAT(rules("adafactor", 0, false), HasSubstr("beta2_decay: got 0, must be below 0"));
+  EXPECT_THAT(rules("came", -0.8, false), HasSubstr("must be 0 but with ADAFACTOR"));
+  EXPECT_THAT(rules("adamw", 0, true), HasSubstr("must be false but with ADAFACTOR"));
 }
 
 // Chunks of states that rest on the host make several updates of one tensor.

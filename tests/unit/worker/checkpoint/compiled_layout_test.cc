@@ -12,6 +12,7 @@
 #include "kernels/dynamic_map.h"
 #include "tests/support/memory_region.h"
 #include "tests/support/request_region.h"
+#include "tests/unit/coordinator/compiler/factored_jobs.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 #include "tests/unit/worker/checkpoint/layout_fixture.h"
 #include "tests/unit/worker/checkpoint/state_fixture.h"
@@ -184,6 +185,44 @@ TEST_P(CompiledLayoutTest, SoItDoesWithWeightsInBf16) {
 TEST_P(CompiledLayoutTest, SoItDoesWithMomentsInFewerBits) {
   ExpectEveryLayoutResumes({.moments = "bf16"});
   ExpectEveryLayoutResumes({.moments = "int8"});
+}
+
+// ---- rules that keep means of rows and columns --------------------------------------------------
+
+CompiledJob FactoredJob(const std::string& family, const std::string& rule, double beta1,
+                        uint32_t data, uint32_t pipeline) {
+  v1::JobSpec spec = MatrixSpec();
+  SetFactored(rule, beta1, spec.mutable_train()->mutable_optimizer());
+  const Model model = MatrixModel(family);
+  v1::Layout layout = MatrixLayout();
+  layout.set_optimizer(rule);
+  layout.set_data_parallel(data);
+  layout.set_pipeline_parallel(pipeline);
+  return CompiledJob(Compile({.spec = &spec, .model = &model, .layout = layout}).value());
+}
+
+TEST_P(CompiledLayoutTest, MeansOfRowsAndColumnsMoveWithTheirTensors) {
+  for (const auto& [rule, beta1] :
+       {std::pair("adafactor", 0.0), std::pair("adafactor", 0.9), std::pair("came", 0.9)}) {
+    TemporaryFolder first;
+    CompiledJob one = FactoredJob(GetParam(), rule, beta1, 1, 1);
+    one.Visit([&](int, const StateTensor& tensor, int64_t element, std::byte* held) {
+      const std::vector<std::byte> bytes = Bytes(tensor, element);
+      std::memcpy(held, bytes.data(), bytes.size());
+    });
+    ASSERT_THAT(one.Write(first.path()), ::testing::Each(absl::OkStatus()));
+    const std::string path = first.path("step-00000001"), files = FilesOf(path);
+    for (const char* state : {"_row", "_column", "_v"})
+      EXPECT_THAT(files, ::testing::HasSubstr(std::string(".") + rule + state));
+    EXPECT_EQ(files.find(std::string(".") + rule + "_m") != std::string::npos, beta1 > 0);
+    for (const auto& [data, pipeline] : {std::pair(2, 1), std::pair(1, 2), std::pair(2, 4)}) {
+      CompiledJob job = FactoredJob(GetParam(), rule, beta1, data, pipeline);
+      ASSERT_THAT(job.Read(path), ::testing::Each(absl::OkStatus()));
+      TemporaryFolder second;
+      ASSERT_THAT(job.Write(second.path()), ::testing::Each(absl::OkStatus()));
+      ASSERT_TRUE(FilesOf(second.path("step-00000001")) == files) << rule << " " << pipeline;
+    }
+  }
 }
 
 // ---- moments in another format than the job's ---------------------------------------------------

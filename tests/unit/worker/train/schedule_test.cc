@@ -113,5 +113,25 @@ TEST(ScheduleTest, BiasCorrectionsCountStepsFromOne) {
   EXPECT_EQ(out[3], 64);
 }
 
+TEST(ScheduleTest, AdafactorForgetsEverMoreSlowly) {
+  v1::StepRules rules = Rules(v1::StepRules::CONSTANT);
+  rules.set_optimizer(v1::ADAFACTOR);
+  rules.set_beta2_decay(-0.8);
+  std::array<float, 4> schedule;
+  FillSchedule(rules, 0, 1, schedule);
+  EXPECT_EQ(schedule[2], 1.0f);
+  FillSchedule(rules, 31, 1, schedule);
+  EXPECT_FLOAT_EQ(schedule[2], 1.0f / 16);
+  EXPECT_FLOAT_EQ(schedule[0], 1.0f);
+}
+
+TEST(ScheduleTest, ARelativeStepFollowsFromItsNumberAlone) {
+  v1::StepRules rules = Rules(v1::StepRules::COSINE);
+  rules.set_relative_step(true);
+  EXPECT_DOUBLE_EQ(LearningRate(rules, 0), 0.01);
+  EXPECT_DOUBLE_EQ(LearningRate(rules, 9999), 0.01);
+  EXPECT_DOUBLE_EQ(LearningRate(rules, 39999), 0.005);
+}
+
 }  // namespace
 }  // namespace terrace
