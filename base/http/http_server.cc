@@ -155,7 +155,8 @@ class Peers {
 
 class Server final : public HttpServer {
  public:
-  Server(int port, Handler handler) : port_(port), handler_(std::move(handler)) {}
+  Server(int port, size_t body_bytes_max, Handler handler)
+      : port_(port), body_bytes_max_(body_bytes_max), handler_(std::move(handler)) {}
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   ~Server() override {
@@ -202,23 +203,51 @@ class Server final : public HttpServer {
   }
 
  private:
-  using Held = std::shared_ptr<Exchange>;  // what the library keeps for us of a request
+  // What the library keeps for us of a request.
+  struct Held {
+    std::shared_ptr<Exchange> exchange;
+    std::optional<HttpRequest> incomplete;  // its body is still to come
+  };
 
   static MHD_Result Handle(void* self, MHD_Connection* connection, const char* url,
-                           const char* method, const char* /*version*/, const char* /*data*/,
+                           const char* method, const char* /*version*/, const char* data,
                            size_t* data_bytes, void** of_the_request) {
-    return static_cast<Server*>(self)->Take(connection, url, method, data_bytes, of_the_request);
+    auto* server = static_cast<Server*>(self);
+    if (*of_the_request == nullptr) return server->Begin(connection, url, method, of_the_request);
+    Held& held = *static_cast<Held*>(*of_the_request);
+    if (*data_bytes == 0) return server->Complete(&held);
+    server->AddBody({data, std::exchange(*data_bytes, 0)}, &held);
+    return MHD_YES;
   }
 
-  MHD_Result Take(MHD_Connection* connection, const char* url, std::string_view method,
-                  size_t* data_bytes, void** of_the_request) {
-    if (*of_the_request != nullptr) {
-      if (*data_bytes > 0) {  // what a client sends along is ignored
-        *data_bytes = 0;
-        return MHD_YES;
-      }
-      return (*static_cast<Held*>(*of_the_request))->QueueOrRest();
+  // A part of the body, which is ignored where nobody waits for it.
+  void AddBody(std::string_view part, Held* held) const {
+    if (!held->incomplete.has_value()) return;
+    std::string& body = held->incomplete->body;
+    if (part.size() <= body_bytes_max_ - body.size()) {
+      body.append(part);
+      return;
     }
+    held->incomplete.reset();
+    held->exchange->Reply(
+        {.code = 413,
+         .body = "the body has more than " + std::to_string(body_bytes_max_) + " bytes\n"});
+  }
+
+  MHD_Result Complete(Held* held) {
+    if (held->incomplete.has_value()) {
+      const HttpRequest request = *std::exchange(held->incomplete, std::nullopt);
+      Ask(request, held->exchange);
+    }
+    return held->exchange->QueueOrRest();
+  }
+
+  void Ask(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+    handler_(request, [exchange](HttpResponse response) { exchange->Reply(std::move(response)); });
+  }
+
+  MHD_Result Begin(MHD_Connection* connection, const char* url, std::string_view method,
+                   void** of_the_request) {
     if (!IsKnown(connection)) {
       return Queue(
           connection,
@@ -229,16 +258,21 @@ class Server final : public HttpServer {
       return Queue(connection, {.code = 405, .body = "GET, HEAD and POST are answered\n"});
     }
     auto exchange = std::make_shared<Exchange>(connection);
-    *of_the_request = new Held(exchange);
+    auto* held = new Held{.exchange = exchange};
+    *of_the_request = held;
     {
       absl::MutexLock lock(&mutex_);
       open_.insert(exchange);
       if (stopping_) exchange->Reply(Unavailable());
     }
-    handler_(RequestOf(connection, method, url),
-             [exchange](HttpResponse response) { exchange->Reply(std::move(response)); });
-    if (method == MHD_HTTP_METHOD_POST) return MHD_YES;  // called again when its body has come
-    return exchange->QueueOrRest();
+    HttpRequest request = RequestOf(connection, method, url);
+    const bool is_post = method == MHD_HTTP_METHOD_POST;  // called again when its body has come
+    if (is_post && body_bytes_max_ > 0) {
+      held->incomplete = std::move(request);
+      return MHD_YES;
+    }
+    Ask(request, exchange);
+    return is_post ? MHD_YES : exchange->QueueOrRest();
   }
 
   static MHD_Result Admit(void* self, const sockaddr* address, socklen_t /*bytes*/) {
@@ -262,17 +296,18 @@ class Server final : public HttpServer {
     std::unique_ptr<Held> held(static_cast<Held*>(*of_the_request));
     *of_the_request = nullptr;
     // A handler that replies later finds that there is an answer already.
-    (*held)->Reply(Unavailable());
+    held->exchange->Reply(Unavailable());
     absl::MutexLock lock(&server->mutex_);
-    server->open_.erase(*held);
+    server->open_.erase(held->exchange);
   }
 
   const int port_;
+  const size_t body_bytes_max_;
   const Handler handler_;
   MHD_Daemon* daemon_ = nullptr;
   Peers peers_;
   absl::Mutex mutex_;
-  std::set<Held> open_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<Exchange>> open_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -287,7 +322,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpListen& 
                         absl::StrCat(listen.option, ": cannot listen on ", listen.address, ": ",
                                      socket.status().message(), "; choose another address"));
   }
-  auto server = std::make_unique<Server>(BoundPort(*socket), std::move(handler));
+  auto server =
+      std::make_unique<Server>(BoundPort(*socket), listen.body_bytes_max, std::move(handler));
   const absl::Status runs = server->Run(listen, *std::move(socket));
   if (!runs.ok()) {
     return absl::Status(runs.code(),

@@ -1,4 +1,5 @@
-// Serves HTTP/1.1 for people and programs that read this process: /metrics, the web page.
+// Serves HTTP/1.1 for people and programs that ask this process: /metrics, the web page,
+// completions.
 //
 // Connections wait in epoll and hold no thread, so that those that never speak keep nobody waiting;
 // each is closed after ten silent seconds, and their number is bounded. A peer gets another one
@@ -31,6 +32,7 @@ struct HttpListen {
   std::string tls_cert;         // PEM files: all three or none
   std::string tls_key;
   std::string tls_ca;
+  size_t body_bytes_max = 0;  // of a POST, longer ones get 413; 0: bodies are ignored
 };
 
 struct HttpRequest {
@@ -40,6 +42,7 @@ struct HttpRequest {
   std::string host;  // these are headers; "" where one is absent
   std::string authorization;
   std::string accept;
+  std::string body;
 };
 
 struct HttpResponse {
@@ -54,7 +57,8 @@ class HttpServer {
   // Answers one request; may be called once, from any thread, also after the server has gone.
   using Reply = std::function<void(HttpResponse)>;
   // Called on the server's thread, which it must not hold: what takes a while replies later. Other
-  // methods than GET, HEAD and POST do not get here. Bodies of requests are ignored.
+  // methods than GET, HEAD and POST do not get here. A POST comes when all of its body has, where
+  // bodies are not ignored.
   using Handler = std::function<void(const HttpRequest&, Reply)>;
 
   // Listens until it is destroyed; then requests without an answer get 503. INVALID_ARGUMENT where

@@ -94,6 +94,34 @@ TEST(HttpServerTest, ABodyIsIgnored) {
   EXPECT_THAT(Receive(fd), HasSubstr("\r\n\r\nPOST"));
 }
 
+std::string Posted(const HttpServer& server, const std::string& body) {
+  const UniqueFd fd = Connect(server.port());
+  const bool sent =
+      Send(fd, "POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " +
+                   std::to_string(body.size()) + "\r\n\r\n" + body);
+  return sent ? Receive(fd) : "";
+}
+
+TEST(HttpServerTest, ABodyComesWholeWhereItIsAskedForAndIsBounded) {
+  HttpListen listen = kLoopback;
+  listen.body_bytes_max = 100'000;
+  int calls = 0;
+  auto started =
+      HttpServer::Start(listen, [&](const HttpRequest& request, const HttpServer::Reply& reply) {
+        ++calls;
+        reply({.body = request.method + std::to_string(request.body.size()) + request.body});
+      });
+  ASSERT_TRUE(started.ok()) << started.status();
+  const HttpServer& server = **started;
+  const std::string whole(listen.body_bytes_max, 'b');  // in several pieces
+  EXPECT_THAT(Posted(server, whole), HasSubstr("\r\n\r\nPOST100000" + whole));
+  EXPECT_THAT(Posted(server, ""), HasSubstr("\r\n\r\nPOST0"));
+  EXPECT_EQ(calls, 2);
+  EXPECT_THAT(Posted(server, whole + "b"), AllOf(HasSubstr("413"), HasSubstr("100000 bytes")));
+  EXPECT_EQ(calls, 2) << "the handler does not see what is too long";
+  EXPECT_THAT(Ask(server.port(), "GET /"), HasSubstr("\r\n\r\nGET0"));
+}
+
 TEST(HttpServerTest, PeersThatTakeAllTheyCanLeaveSomeToOthers) {
   const auto server =
       Serve([](const HttpRequest&, const HttpServer::Reply& reply) { reply({.body = "served"}); });
