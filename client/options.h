@@ -150,6 +150,14 @@ struct GenerateOptions {
   double repetition_penalty = 1;
   int64_t seed = 1;
 };
+struct ServeOptions {
+  std::string checkpoint;
+  int64_t context = 0;  // tokens of a text, its prompt included; 0: as trained
+  int64_t texts = 4;    // side by side
+  std::string listen = "127.0.0.1:8000";
+  bool insecure = false;
+  std::string tls_cert, tls_key, tls_ca;
+};
 struct EvalOptions {
   std::string checkpoint;
   std::vector<std::string> data;

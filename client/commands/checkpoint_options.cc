@@ -42,6 +42,24 @@ void AddGenerateOptions(CLI::App* generate, GenerateOptions* options) {
   generate->add_option("--seed", options->seed, "Seed of the sampling")->capture_default_str();
 }
 
+void AddServeOptions(CLI::App* serve, ServeOptions* options) {
+  serve->add_option("checkpoint", options->checkpoint, "Checkpoint folder")->required();
+  serve->add_option("--listen", options->listen, "host:port; port 0 takes a free one")
+      ->capture_default_str();
+  serve
+      ->add_option("--context", options->context,
+                   "Tokens of a prompt and its completion; 0: as it was trained")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1'000'000'000));
+  serve->add_option("--texts", options->texts, "Texts that are completed side by side")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  serve->add_flag("--insecure", options->insecure, "Plain HTTP where other machines reach it");
+  serve->add_option("--tls-cert", options->tls_cert, "Certificate of the server, PEM");
+  serve->add_option("--tls-key", options->tls_key, "Its key, PEM");
+  serve->add_option("--tls-ca", options->tls_ca, "Authority of the clients' certificates, PEM");
+}
+
 void AddEvalOptions(CLI::App* eval, EvalOptions* options) {
   eval->add_option("checkpoint", options->checkpoint,
                    "Checkpoint folder, or one that transformers wrote")

@@ -9,8 +9,9 @@
 
 namespace terrace {
 
-// Both borrow `options`, which parsing fills.
+// All borrow `options`, which parsing fills.
 void AddGenerateOptions(CLI::App* generate, GenerateOptions* options);
+void AddServeOptions(CLI::App* serve, ServeOptions* options);
 void AddEvalOptions(CLI::App* eval, EvalOptions* options);
 
 }  // namespace terrace

@@ -37,6 +37,7 @@ int CertsCommand(const GlobalOptions& global, const CertsOptions& options);
 int NodesCommand(const GlobalOptions& global);
 int SharesCommand(const GlobalOptions& global);
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
+int ServeCommand(const GlobalOptions& global, const ServeOptions& options);
 int EvalCommand(const GlobalOptions& global, const EvalOptions& options);
 int DataCommand(const GlobalOptions& global, const DataOptions& options);
 // tokenize and ckpt: the work is done by terrace-rank, which holds the code that reads tokens and

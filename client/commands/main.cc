@@ -425,6 +425,11 @@ class CommandLine {
     AddGenerateOptions(generate, &generate_);
     On(generate, [this] { return GenerateCommand(global_, generate_); });
 
+    CLI::App* serve =
+        app_.add_subcommand("serve", "Answer completions from a trained checkpoint over HTTP");
+    AddServeOptions(serve, &serve_);
+    On(serve, [this] { return ServeCommand(global_, serve_); });
+
     CLI::App* eval = app_.add_subcommand("eval", "The loss of a trained checkpoint on texts");
     AddEvalOptions(eval, &eval_);
     On(eval, [this] { return EvalCommand(global_, eval_); });
@@ -580,6 +585,7 @@ class CommandLine {
   DrainOptions drain_;
   bool enable_ = false;  // what drain does anyway
   GenerateOptions generate_;
+  ServeOptions serve_;
   EvalOptions eval_;
   DataOptions data_;
   CertsOptions certs_;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -122,6 +123,25 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
           arguments.push_back(absl::StrCat("--stop=", stop));
         return arguments;
       });
+}
+
+int ServeCommand(const GlobalOptions& global, const ServeOptions& options) {
+  const std::vector<std::string> shape = {"--context", absl::StrCat(options.context), "--texts",
+                                          absl::StrCat(options.texts), "--scores"};
+  const int code = WithProgram(
+      global, "generate-program", shape, options.checkpoint, [&](const std::string& /*folder*/) {
+        std::vector<std::string> arguments = {"serve", "--listen", options.listen, "-o",
+                                              global.json() ? "json" : "text"};
+        if (options.insecure) arguments.push_back("--insecure");
+        for (const auto& [option, file] :
+             {std::pair("--tls-cert", &options.tls_cert), std::pair("--tls-key", &options.tls_key),
+              std::pair("--tls-ca", &options.tls_ca)}) {
+          if (!file->empty()) arguments.insert(arguments.end(), {option, *file});
+        }
+        return arguments;
+      });
+  // A signal is how a server ends.
+  return code == 128 + SIGTERM || code == 128 + SIGINT ? 0 : code;
 }
 
 int EvalCommand(const GlobalOptions& global, const EvalOptions& options) {

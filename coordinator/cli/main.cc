@@ -275,6 +275,7 @@ CLI::App* AddGenerateProgram(CLI::App& app, Options& options) {
       ->check(CLI::Range(0, 1'000'000'000));
   generate->add_option("--texts", options.generate.texts, "continued side by side")
       ->check(CLI::Range(1, 65536));
+  generate->add_flag("--scores", options.generate.scores, "with scores of the prompts' tokens");
   generate->add_option("--output", options.program_file, "file of the program")->required();
   generate->add_option("-o", options.output, "of errors")->check(CLI::IsMember({"text", "json"}));
   return generate;

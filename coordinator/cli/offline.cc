@@ -235,6 +235,13 @@ int64_t PrefillTokens(int64_t texts) {
   return std::clamp(kRows / texts, kLeast, kMost);
 }
 
+// Tokens of each text that are scored at a time: their logits take as much memory as those of 64
+// tokens of a text that is alone.
+int64_t ScoreTokens(const GenerateProgramOptions& options) {
+  constexpr int64_t kRows = 64;
+  return options.scores ? std::max<int64_t>(1, kRows / options.texts) : 0;
+}
+
 // Where no job says how long rows are; of models that have fewer positions, those.
 constexpr int64_t kForeignRowTokens = 1024;
 
@@ -276,7 +283,10 @@ absl::Status WriteGenerateProgram(const std::string& checkpoint,
                    ReadCheckpointModel(checkpoint, "--context", options.context));
   InferInput input = read.Input();
   input.batch = options.texts;
-  ASSIGN_OR_RETURN(const v1::Program program, CompileGenerate(input, PrefillTokens(options.texts)));
+  ASSIGN_OR_RETURN(const v1::Program program,
+                   CompileGenerate(input, {.max_length = input.sequence_length,
+                                           .prefill_tokens = PrefillTokens(options.texts),
+                                           .score_tokens = ScoreTokens(options)}));
   return WriteSyncedFile(output, SerializeProgram(program));
 }
 

@@ -34,6 +34,7 @@ absl::Status WriteDataRequest(const std::string& spec_path, const std::string& o
 struct GenerateProgramOptions {
   int64_t context = 0;  // tokens of a text; 0: as many as the spec's rows have
   int64_t texts = 1;
+  bool scores = false;  // with the sequence that scores the tokens of prompts
 };
 // Writes the program that continues texts by a checkpoint: the model in its config.json, the
 // precision in the spec of its manifest.json.

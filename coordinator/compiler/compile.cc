@@ -439,13 +439,14 @@ absl::StatusOr<v1::Program> CompileForward(const InferInput& input, AppendSequen
 
 }  // namespace
 
-absl::StatusOr<v1::Program> CompileGenerate(const InferInput& input, int64_t prefill_tokens) {
-  return CompileForward(input, [&](const compiler::StageContext& context,
-                                   const ForwardOptions& options, Graph* graph) {
-    ForwardOptions pass = options;
-    pass.sequence = std::min(prefill_tokens, input.sequence_length);
-    compiler::AppendGenerate(context, pass, input.sequence_length, graph);
-  });
+absl::StatusOr<v1::Program> CompileGenerate(const InferInput& input, GenerateShape shape) {
+  InferInput longest = input;
+  longest.sequence_length = shape.max_length;
+  shape.prefill_tokens = std::min(shape.prefill_tokens, shape.max_length);
+  shape.score_tokens = std::min(shape.score_tokens, shape.max_length);
+  return CompileForward(
+      longest, [&](const compiler::StageContext& context, const ForwardOptions& options,
+                   Graph* graph) { compiler::AppendGenerate(context, options, shape, graph); });
 }
 
 absl::StatusOr<v1::Program> CompileEval(const InferInput& input) {

@@ -64,11 +64,16 @@ struct InferInput {
   v1::Layout precisions;  // its fields of that name alone count
   int threads = 1;
 };
-// A program with the weights, room for the keys and values of `batch` texts of up to
-// sequence_length tokens, and two sequences that take new tokens of each text by LOAD_PROMPT and
-// give the logits of one row each: "prefill" with up to prefill_tokens, "decode" with one. No
-// gradients, no optimizer state.
-absl::StatusOr<v1::Program> CompileGenerate(const InferInput& input, int64_t prefill_tokens);
+struct GenerateShape {
+  int64_t max_length = 0;      // tokens of a text
+  int64_t prefill_tokens = 0;  // new ones of a text that "prefill" takes at a time, at most
+  int64_t score_tokens = 0;    // and "score"; 0: there is no such sequence
+};
+// A program with the weights, room for the keys and values of `batch` texts, and sequences that
+// take new tokens of each text by LOAD_PROMPT and give logits: "prefill" and "decode", which takes
+// one, those of one row of each text, "score" those of all rows. No gradients, no optimizer state.
+// Of the input all but sequence_length counts.
+absl::StatusOr<v1::Program> CompileGenerate(const InferInput& input, GenerateShape shape);
 // Of the same kind with "eval": LOAD_BATCH of `batch` rows of sequence_length tokens, their loss.
 absl::StatusOr<v1::Program> CompileEval(const InferInput& input);
 

@@ -458,16 +458,18 @@ KeptTokens AddKeptTokens(const ModelConfig& config, const ForwardOptions& option
   return kept;
 }
 
-// One pass over at most options.sequence new tokens of each sequence.
+// One pass over at most options.sequence new tokens of each sequence, which gives the logits of as
+// many rows of each.
 void AppendNewTokens(const std::string& name, const StageContext& context,
-                     const ForwardOptions& options, Graph* graph) {
+                     const ForwardOptions& options, int64_t logits, Graph* graph) {
   Builder builder(graph, AddSequence(name, graph));
   const int64_t tokens = options.batch * options.sequence;
   const auto input = [&](const char* what, const Dims& dims) {
     return builder.NewValue(what, v1::INPUT, DType::kI32, dims);
   };
   const Slice ids = input("tokens", {tokens}), positions = input("positions", {tokens});
-  const Slice spans = input("spans", {options.batch, 2}), index = input("index", {options.batch});
+  const Slice spans = input("spans", {options.batch, 2});
+  const Slice index = input("index", {options.batch * logits});
   builder.Input(v1::LOAD_PROMPT, {ids, positions, spans, index}, "load prompt");
   Forward forward(context.model, context.parameters, context.parallel, options,
                   /*keeps_weights=*/false, &builder);
@@ -475,21 +477,25 @@ void AppendNewTokens(const std::string& name, const StageContext& context,
   Slice x = forward.Embedding(ids);
   for (int layer = 0; layer < context.model.config.layers; ++layer) x = forward.Layer(layer, x);
   const Slice rows = builder.NewValue("rows", v1::ACTIVATION, options.precisions.activation,
-                                      {options.batch, context.model.config.hidden});
-  builder.Compute(Op::kGatherRows, kernels::NoAttrs{}, {x, index, rows}, "last positions");
+                                      {options.batch * logits, context.model.config.hidden});
+  builder.Compute(Op::kGatherRows, kernels::NoAttrs{}, {x, index, rows}, "rows that are asked for");
   builder.Output(v1::LOGITS, forward.Logits(forward.Hidden(rows)), "logits");
 }
 
 }  // namespace
 
-void AppendGenerate(const StageContext& context, const ForwardOptions& options, int64_t max_length,
-                    Graph* graph) {
-  const KeptTokens kept = AddKeptTokens(context.model.config, options, max_length, graph);
+void AppendGenerate(const StageContext& context, const ForwardOptions& options,
+                    const GenerateShape& shape, Graph* graph) {
+  const KeptTokens kept = AddKeptTokens(context.model.config, options, shape.max_length, graph);
   ForwardOptions pass = options;
   pass.kept = &kept;
-  AppendNewTokens("prefill", context, pass, graph);
+  pass.sequence = shape.prefill_tokens;
+  AppendNewTokens("prefill", context, pass, 1, graph);
   pass.sequence = 1;
-  AppendNewTokens("decode", context, pass, graph);
+  AppendNewTokens("decode", context, pass, 1, graph);
+  if (shape.score_tokens == 0) return;
+  pass.sequence = shape.score_tokens;
+  AppendNewTokens("score", context, pass, shape.score_tokens, graph);
 }
 
 void AppendRestore(const StageContext& context, Graph* graph) {

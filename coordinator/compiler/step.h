@@ -1,7 +1,7 @@
 // The sequences of a program: "train" (one optimizer step) and its like of shorter samples
 // (proto/program/sequences.h), "eval" (the loss of one micro-batch), "prefill" and "decode" (the
-// logits behind new tokens of texts, many or one of each), "restore" (what others find made of the
-// state: weights gathered from shards, or rounded).
+// logits behind new tokens of texts, many or one of each), "score" (those behind each of them),
+// "restore" (what others find made of the state: weights gathered from shards, or rounded).
 //
 // "train" is a straight list: the passes of the stage's schedule, of few micro-batches where the
 // rest become iterations of a loop (roll.h), each batch loaded one ahead; gradients reduced as soon
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/compiler/compile.h"
 #include "coordinator/compiler/stage.h"
 #include "proto/program/sequences.h"
 
@@ -44,11 +45,10 @@ struct TrainOptions {
 // For samples of options.forward.sequence tokens. RESOURCE_EXHAUSTED as soon as no nodes are left.
 absl::Status AppendTrain(const StageContext& context, const TrainOptions& options, Graph* graph);
 void AppendEval(const StageContext& context, const ForwardOptions& options, Graph* graph);
-// Both sequences that generate, and the room for keys and values that they share: of
-// options.batch texts, of up to max_length tokens each; "prefill" takes up to options.sequence of
-// them at a time. REQUIRES: one stage, one tensor- and one context-parallel rank.
-void AppendGenerate(const StageContext& context, const ForwardOptions& options, int64_t max_length,
-                    Graph* graph);
+// The sequences that generate, and the room for keys and values of options.batch texts that they
+// share. REQUIRES: one stage, one tensor- and one context-parallel rank.
+void AppendGenerate(const StageContext& context, const ForwardOptions& options,
+                    const GenerateShape& shape, Graph* graph);
 // Nothing when no weights are gathered.
 void AppendRestore(const StageContext& context, Graph* graph);
 

@@ -43,7 +43,8 @@ class GenerationTest : public testing::TestWithParam<const char*> {
   Texts Open(int64_t texts, int64_t max_length, int64_t prefill_tokens = 6) {
     Texts made;
     auto open = OpenToGenerate(
-        golden_, {.texts = texts, .max_length = max_length, .prefill_tokens = prefill_tokens});
+        golden_, texts,
+        {.max_length = max_length, .prefill_tokens = prefill_tokens, .score_tokens = 5});
     EXPECT_TRUE(open.ok()) << open.status();
     made.open = *std::move(open);
     auto growing = GrowingTexts::Create(made.open->program, made.open->vm.get());
@@ -112,6 +113,43 @@ TEST_P(GenerationTest, ATextThatGetsTooLongGoesOnWithoutItsOldestTokens) {
   ASSERT_TRUE(texts->Run().ok());
   ExpectAsAlone(*texts.texts, 0, Some(20, 24));  // half of it at most is given away
   EXPECT_EQ(texts->tokens(0), Some(0, 24)) << "the text itself loses nothing";
+}
+
+// log_softmax of logits in double.
+double LogProbability(std::span<const float> logits, int32_t token) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return logits[token] - largest - std::log(sum);
+}
+
+TEST_P(GenerationTest, ScoresAreTheProbabilitiesOfTheTokensBehindWhatStandsBefore) {
+  Texts texts = Open(2, 16);
+  const Tokens scored = Some(2, 15);
+  texts->Append(0, scored, 0, /*likeliest=*/2);
+  texts->Append(1, Some(4, 7), 0);  // beside it one that is not asked for
+  ASSERT_TRUE(texts->Run().ok());
+  ExpectAsAlone(*texts.texts, 0, scored);
+  ExpectAsAlone(*texts.texts, 1, Some(4, 7));
+  const std::vector<TokenScore>& scores = texts->scores(0);
+  ASSERT_EQ(scores.size(), scored.size() - 1) << "nothing stands before the first token";
+  EXPECT_TRUE(texts->scores(1).empty());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const std::vector<float> logits = Alone({scored.begin(), scored.begin() + i + 1});
+    EXPECT_NEAR(scores[i].logprob, LogProbability(logits, scored[i + 1]), kBound);
+    ASSERT_EQ(scores[i].likeliest.size(), 2u);
+    const auto likeliest = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    EXPECT_EQ(scores[i].likeliest[0].first, likeliest);
+    for (const auto& [token, logprob] : scores[i].likeliest)
+      EXPECT_NEAR(logprob, LogProbability(logits, token), kBound);
+    EXPECT_GE(scores[i].likeliest[0].second, scores[i].likeliest[1].second);
+  }
+  // A text that begins anew has nothing of the last one.
+  texts->Clear(0);
+  texts->Append(0, Some(20, 24), 0);
+  ASSERT_TRUE(texts->Run().ok());
+  ExpectAsAlone(*texts.texts, 0, Some(20, 24));
+  EXPECT_TRUE(texts->scores(0).empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GenerationTest,

@@ -152,16 +152,13 @@ v1::Layout LayoutOf(const JobShape& shape) {
   return layout;
 }
 
-absl::StatusOr<std::unique_ptr<Generating>> OpenToGenerate(const Golden& golden,
-                                                           const GeneratingShape& shape) {
-  InferInput input = {.model = &golden.model,
-                      .job = "numerics",
-                      .sequence_length = shape.max_length,
-                      .batch = shape.texts,
-                      .threads = 2};
-  input.precisions.set_precision(shape.precision);
+absl::StatusOr<std::unique_ptr<Generating>> OpenToGenerate(const Golden& golden, int64_t texts,
+                                                           const GenerateShape& shape,
+                                                           const std::string& precision) {
+  InferInput input = {.model = &golden.model, .job = "numerics", .batch = texts, .threads = 2};
+  input.precisions.set_precision(precision);
   auto open = std::make_unique<Generating>();
-  ASSIGN_OR_RETURN(open->program, CompileGenerate(input, shape.prefill_tokens));
+  ASSIGN_OR_RETURN(open->program, CompileGenerate(input, shape));
   RETURN_IF_ERROR(CheckProgram(open->program));
   ASSIGN_OR_RETURN(open->memory, ProgramMemory::Reserve(open->program, 1));
   ASSIGN_OR_RETURN(open->vm,
@@ -175,10 +172,8 @@ absl::StatusOr<std::unique_ptr<Generating>> OpenToGenerate(const Golden& golden,
 absl::StatusOr<std::vector<float>> InferInProcess(const Golden& golden,
                                                   const std::string& precision) {
   constexpr int64_t kAtOnce = 5;  // more than are computed one by one
-  ASSIGN_OR_RETURN(const auto open, OpenToGenerate(golden, {.texts = golden.rows,
-                                                            .max_length = golden.length,
-                                                            .prefill_tokens = kAtOnce,
-                                                            .precision = precision}));
+  const GenerateShape shape = {.max_length = golden.length, .prefill_tokens = kAtOnce};
+  ASSIGN_OR_RETURN(const auto open, OpenToGenerate(golden, golden.rows, shape, precision));
   const int64_t vocabulary = golden.model.config.vocabulary;
   std::vector<float> logits(golden.rows * golden.length * vocabulary);
   // Begins with tokens [0, end) in pieces, or goes on with the last of them.

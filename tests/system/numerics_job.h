@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "coordinator/compiler/compile.h"
 #include "proto/v1/program.pb.h"
 #include "tests/system/in_process_job.h"
 #include "worker/rank/program_memory.h"
@@ -53,14 +54,9 @@ struct Generating {
   SystemClock clock;
   std::unique_ptr<Vm> vm;
 };
-struct GeneratingShape {
-  int64_t texts = 1;
-  int64_t max_length = 0;
-  int64_t prefill_tokens = 0;
-  std::string precision = "fp32";
-};
-absl::StatusOr<std::unique_ptr<Generating>> OpenToGenerate(const Golden& golden,
-                                                           const GeneratingShape& shape);
+absl::StatusOr<std::unique_ptr<Generating>> OpenToGenerate(const Golden& golden, int64_t texts,
+                                                           const GenerateShape& shape,
+                                                           const std::string& precision = "fp32");
 
 // The logits of every position of every row, [rows, length, vocabulary]: those of the first half
 // by "prefill" in pieces, the others by "decode".

@@ -19,9 +19,9 @@
 #include "worker/rank/environment.h"
 #include "worker/rank/program_file.h"
 #include "worker/tools/checkpoint_vm.h"
+#include "worker/tools/continuation.h"
 #include "worker/tools/growing_texts.h"
 #include "worker/tools/output.h"
-#include "worker/tools/sampler.h"
 #include "worker/tools/tools.h"
 #include "worker/train/checkpoint_tokenizer.h"
 #include "worker/vm/vm.h"
@@ -33,111 +33,8 @@ struct GenerateOptions {
   std::string program, checkpoint;
   std::vector<std::string> prompts;
   int64_t samples = 1;  // continuations of each prompt
-  int64_t tokens = 200;
-  SamplerOptions sampler;
-  std::vector<std::string> stops;  // texts that end a continuation
+  ContinuationOptions each;
   std::string output = "text";
-};
-
-// How many bytes of `text` are whole UTF-8 characters: what can be shown already.
-size_t WholeCharacters(std::string_view text) {
-  for (size_t back = 1; back <= std::min<size_t>(text.size(), 4); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if (byte < 0x80) return text.size();
-    if (byte < 0xc0) continue;
-    const size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
-    return length > back ? text.size() - back : text.size();
-  }
-  return text.size();
-}
-
-// Where the first of `stops` begins in `text`; its size where none does.
-size_t FindStop(std::string_view text, const std::vector<std::string>& stops) {
-  size_t first = text.size();
-  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
-  return first;
-}
-
-// How many bytes at the end of `text` may be the beginning of a stop.
-size_t PartOfStop(std::string_view text, const std::vector<std::string>& stops) {
-  size_t longest = 0;
-  for (const std::string& stop : stops) {
-    for (size_t part = std::min(stop.size() - 1, text.size()); part > longest; --part) {
-      if (text.ends_with(std::string_view(stop).substr(0, part))) longest = part;
-    }
-  }
-  return longest;
-}
-
-// One continuation of a prompt.
-class Continuation {
- public:
-  Continuation(const GenerateOptions& options, const Tokenizer& tokenizer, std::string prompt,
-               int64_t index)
-      : options_(options),
-        tokenizer_(tokenizer),
-        prompt_(std::move(prompt)),
-        sampler_(SamplerOf(options.sampler, index)) {
-    tokenizer_.Encode(prompt_, &ids_);
-    prompt_tokens_ = ids_.size();
-    prompt_text_ = tokenizer_.Decode(ids_);
-  }
-
-  const std::string& prompt() const { return prompt_; }
-  const std::vector<int32_t>& ids() const { return ids_; }
-  int64_t prompt_tokens() const { return static_cast<int64_t>(prompt_tokens_); }
-  int64_t new_tokens() const { return static_cast<int64_t>(ids_.size() - prompt_tokens_); }
-  bool done() const { return finish_ != nullptr; }
-  // "stop": at a token or a text that ends it; "length": at --tokens.
-  const char* finish() const { return finish_; }
-  const std::string& text() const { return text_; }
-
-  void Add(std::span<const float> logits) {
-    const int32_t id = sampler_.Next(logits, ids_);
-    const std::vector<int32_t>& ends = tokenizer_.special_tokens().stops;
-    if (std::find(ends.begin(), ends.end(), id) != ends.end()) return End("stop");
-    ids_.push_back(id);
-    text_ = Made();
-    if (const size_t stop = FindStop(text_, options_.stops); stop < text_.size()) {
-      text_.resize(stop);
-      return End("stop");
-    }
-    if (new_tokens() >= options_.tokens) End("length");
-  }
-  // What can be shown since the last call: whole characters that belong to no stop.
-  std::string_view Shown() {
-    const size_t whole = done() ? text_.size() : WholeCharacters(text_);
-    const size_t held = done() ? 0 : PartOfStop(text_, options_.stops);
-    const size_t end = std::min(whole, text_.size() - held);
-    if (end <= shown_) return {};
-    return std::string_view(text_).substr(std::exchange(shown_, end), end - shown_);
-  }
-
- private:
-  // Other continuations draw other numbers; the first draws those of the seed.
-  static SamplerOptions SamplerOf(SamplerOptions options, int64_t index) {
-    options.seed += static_cast<uint64_t>(index);
-    return options;
-  }
-  void End(const char* finish) { finish_ = finish; }
-  // What the new tokens add to the prompt: alone, the first of them would lose its space.
-  std::string Made() const {
-    const std::string all = tokenizer_.Decode(ids_);
-    if (all.starts_with(prompt_text_)) return all.substr(prompt_text_.size());
-    const auto begin = ids_.begin() + static_cast<int64_t>(prompt_tokens_);
-    return tokenizer_.Decode(std::vector<int32_t>(begin, ids_.end()));
-  }
-
-  const GenerateOptions& options_;
-  const Tokenizer& tokenizer_;
-  const std::string prompt_;
-  Sampler sampler_;
-  std::vector<int32_t> ids_;
-  size_t prompt_tokens_ = 0;
-  std::string prompt_text_;
-  std::string text_;
-  size_t shown_ = 0;
-  const char* finish_ = nullptr;
 };
 
 void Print(std::string_view text) {
@@ -148,7 +45,6 @@ void Print(std::string_view text) {
 // How long the passes took, by their kind.
 struct PassTimes {
   double prompt_seconds = 0, new_seconds = 0;
-  int64_t prompt_tokens = 0, new_tokens = 0;
 };
 
 class Generator {
@@ -157,26 +53,27 @@ class Generator {
             const Tokenizer& tokenizer)
       : options_(options), program_(program), texts_(*texts) {
     for (const std::string& prompt : options.prompts) {
-      for (int64_t i = 0; i < options.samples; ++i)
-        continuations_.emplace_back(options, tokenizer, prompt,
+      std::vector<int32_t> ids;
+      tokenizer.Encode(prompt, &ids);
+      for (int64_t i = 0; i < options.samples; ++i) {
+        continuations_.emplace_back(options.each, tokenizer, ids,
                                     static_cast<int64_t>(continuations_.size()));
+      }
     }
   }
 
   absl::Status Run() {
     RETURN_IF_ERROR(Begin());
     const bool streams = text_output() && continuations_.size() == 1;
-    if (streams) Print(continuations_[0].prompt());
+    if (streams) Print(PromptOf(0));
     while (AnyLeft()) {
       for (int64_t i = 0; i < texts_.count(); ++i) {
         Continuation& one = continuations_[i];
         if (one.done()) continue;
-        const size_t before = one.ids().size();
         one.Add(texts_.logits(i));
         if (streams) Print(one.Shown());
-        if (one.done() || one.ids().size() == before) continue;
-        texts_.Append(i, std::span(one.ids()).last(1), options_.tokens - one.new_tokens());
-        ++times_.new_tokens;
+        if (one.done()) continue;
+        texts_.Append(i, std::span(one.ids()).last(1), options_.each.tokens - one.new_tokens());
       }
       RETURN_IF_ERROR(Pass(&times_.new_seconds));
     }
@@ -205,8 +102,7 @@ class Generator {
       const Continuation& one = continuations_[i];
       if (one.ids().empty())
         return absl::InvalidArgumentError("--prompt: got no tokens, must hold at least one");
-      texts_.Append(i, one.ids(), options_.tokens);
-      times_.prompt_tokens += one.prompt_tokens();
+      texts_.Append(i, one.ids(), options_.each.tokens);
     }
     return Pass(&times_.prompt_seconds);
   }
@@ -224,13 +120,17 @@ class Generator {
     for (size_t i = 0; i < continuations_.size(); ++i) {
       const Continuation& one = continuations_[i];
       absl::StrAppend(&text, i == 0 ? "" : "\n", "==> ", i + 1, " of ", continuations_.size(),
-                      " <==\n", one.prompt(), one.text(), "\n");
+                      " <==\n", PromptOf(i), one.text(), "\n");
     }
     return text;
   }
 
-  static nlohmann::json JsonOf(const Continuation& one) {
-    return {{"prompt", one.prompt()},
+  const std::string& PromptOf(size_t continuation) const {
+    return options_.prompts[continuation / options_.samples];
+  }
+  nlohmann::json JsonOf(size_t i) const {
+    const Continuation& one = continuations_[i];
+    return {{"prompt", PromptOf(i)},
             {"text", one.text()},
             {"prompt_tokens", one.prompt_tokens()},
             {"tokens", one.new_tokens()},
@@ -239,9 +139,9 @@ class Generator {
   std::string Json() const {
     nlohmann::json json;
     if (continuations_.size() == 1) {
-      json = JsonOf(continuations_[0]);
+      json = JsonOf(0);
     } else {
-      for (const Continuation& one : continuations_) json["texts"].push_back(JsonOf(one));
+      for (size_t i = 0; i < continuations_.size(); ++i) json["texts"].push_back(JsonOf(i));
     }
     int64_t cache_bytes = 0;
     for (const v1::Buffer& buffer : program_.buffers())
@@ -263,7 +163,7 @@ class Generator {
 };
 
 absl::Status Generate(const GenerateOptions& options) {
-  for (const std::string& stop : options.stops) {
+  for (const std::string& stop : options.each.stops) {
     if (stop.empty())
       return absl::InvalidArgumentError("--stop: got an empty text, must hold at least a byte");
   }
@@ -298,24 +198,29 @@ void AddGenerateTool(CLI::App* app, char** argv, int* exit_code) {
       ->allow_extra_args(false);
   generate->add_option("--samples", options->samples, "Continuations of each prompt")
       ->check(CLI::Range(1, 4096));
-  generate->add_option("--tokens", options->tokens, "Tokens to add")
+  generate->add_option("--tokens", options->each.tokens, "Tokens to add")
       ->check(CLI::Range(1, 1'000'000));
-  generate->add_option("--stop", options->stops, "Text that ends a continuation")
+  generate->add_option("--stop", options->each.stops, "Text that ends a continuation")
       ->allow_extra_args(false);
-  generate->add_option("--temperature", options->sampler.temperature, "0 takes the likeliest token")
+  generate
+      ->add_option("--temperature", options->each.sampler.temperature,
+                   "0 takes the likeliest token")
       ->check(CLI::Range(0.0, 100.0));
-  generate->add_option("--top-k", options->sampler.top_k, "Sample among this many; 0: all")
+  generate->add_option("--top-k", options->each.sampler.top_k, "Sample among this many; 0: all")
       ->check(CLI::NonNegativeNumber);
   generate
-      ->add_option("--top-p", options->sampler.top_p, "Sample among the likeliest that reach it")
-      ->check(CLI::Range(0.0, 1.0));
-  generate->add_option("--min-p", options->sampler.min_p, "Sample above this part of the likeliest")
+      ->add_option("--top-p", options->each.sampler.top_p,
+                   "Sample among the likeliest that reach it")
       ->check(CLI::Range(0.0, 1.0));
   generate
-      ->add_option("--repetition-penalty", options->sampler.repetition_penalty,
+      ->add_option("--min-p", options->each.sampler.min_p,
+                   "Sample above this part of the likeliest")
+      ->check(CLI::Range(0.0, 1.0));
+  generate
+      ->add_option("--repetition-penalty", options->each.sampler.repetition_penalty,
                    "Tokens that the text has lose by it")
       ->check(CLI::Range(0.01, 100.0));
-  generate->add_option("--seed", options->sampler.seed, "Seed of the sampling");
+  generate->add_option("--seed", options->each.sampler.seed, "Seed of the sampling");
   generate->add_option("-o", options->output, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   generate->callback([options, argv, exit_code] { *exit_code = Run(*options, argv); });

@@ -2,6 +2,8 @@
 #include "worker/tools/growing_texts.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "base/status_macros.h"
 
@@ -22,16 +24,40 @@ int64_t PromptRows(const v1::Program& program, std::string_view name) {
 }  // namespace
 
 absl::StatusOr<GrowingTexts> GrowingTexts::Create(const v1::Program& program, Vm* vm) {
-  const int64_t texts = PromptRows(program, "decode"), rows = PromptRows(program, "prefill");
+  const Rows rows = {.texts = PromptRows(program, "decode"),
+                     .prefill = PromptRows(program, "prefill"),
+                     .score = PromptRows(program, "score")};
   const int64_t max_length = program.rules().sequence_length();
-  if (texts < 1 || rows < texts || rows % texts != 0 || max_length < rows / texts)
+  const auto fit = [&](int64_t count) {
+    return count % rows.texts == 0 && count / rows.texts <= max_length;
+  };
+  if (rows.texts < 1 || rows.prefill < 1 || !fit(rows.prefill) || !fit(rows.score))
     return absl::InvalidArgumentError(
         "the program has no sequences 'prefill' and 'decode' of the same texts");
-  return GrowingTexts(vm, texts, max_length, rows / texts);
+  return GrowingTexts(vm, rows, max_length);
 }
 
-void GrowingTexts::Append(int64_t text, std::span<const int32_t> tokens, int64_t expected) {
+TokenScore ScoreOf(std::span<const float> logits, int32_t token, int64_t likeliest) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  const double log_sum = largest + std::log(sum);
+  TokenScore score = {.logprob = logits[token] - log_sum};
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto end = order.begin() + std::min<int64_t>(likeliest, std::ssize(order));
+  std::partial_sort(order.begin(), end, order.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
+  for (auto id = order.begin(); id != end; ++id)
+    score.likeliest.emplace_back(*id, logits[*id] - log_sum);
+  return score;
+}
+
+void GrowingTexts::Append(int64_t text, std::span<const int32_t> tokens, int64_t expected,
+                          std::optional<int64_t> likeliest) {
   Text& grown = texts_[text];
+  grown.likeliest = likeliest;
   grown.tokens.insert(grown.tokens.end(), tokens.begin(), tokens.end());
   const auto size = static_cast<int64_t>(grown.tokens.size());
   if (size - grown.first <= max_length_) return;
@@ -39,14 +65,21 @@ void GrowingTexts::Append(int64_t text, std::span<const int32_t> tokens, int64_t
   grown.first = grown.done = size - (max_length_ - room);
 }
 
+bool GrowingTexts::ToScore() const {
+  return std::any_of(texts_.begin(), texts_.end(), [](const Text& text) {
+    return text.waiting() > 0 && text.likeliest.has_value();
+  });
+}
+
 absl::Status GrowingTexts::Run() {
   for (;;) {
     int64_t most = 0;
     for (const Text& text : texts_) most = std::max(most, text.waiting());
     if (most == 0) return absl::OkStatus();
-    const int64_t at_once = most > 1 ? prefill_tokens_ : 1;
+    const bool score = ToScore(), one = most == 1 && !score;
+    const int64_t at_once = score ? score_tokens_ : one ? 1 : prefill_tokens_;
     for (Text& text : texts_) text.now = std::min(text.waiting(), at_once);
-    RETURN_IF_ERROR(vm_->Run(most > 1 ? "prefill" : "decode", this));
+    RETURN_IF_ERROR(vm_->Run(score ? "score" : one ? "decode" : "prefill", this));
     for (Text& text : texts_) text.done += text.now;
   }
 }
@@ -64,17 +97,33 @@ void GrowingTexts::LoadPrompt(const PromptTarget& to) {
     }
     to.spans[2 * i] = static_cast<int32_t>(position);
     to.spans[2 * i + 1] = static_cast<int32_t>(text.now);
-    to.index[i] = static_cast<int32_t>(i * rows + std::max<int64_t>(text.now - 1, 0));
+  }
+  logits_of_text_ = static_cast<int64_t>(to.index.size()) / count();
+  for (int64_t i = 0; i < count(); ++i) {
+    const int64_t last = std::max<int64_t>(texts_[i].now - 1, 0);
+    for (int64_t k = 0; k < logits_of_text_; ++k) {
+      const int64_t row = logits_of_text_ == 1 ? last : k;
+      to.index[i * logits_of_text_ + k] = static_cast<int32_t>(i * rows + row);
+    }
   }
 }
 
-// [texts,V]: those of texts that have nothing new stay.
+// [rows of texts,V]: those of texts that have nothing new stay.
 void GrowingTexts::Output(v1::OutputKind, std::span<const float> values) {
-  const size_t vocabulary = values.size() / texts_.size();
-  for (size_t i = 0; i < texts_.size(); ++i) {
-    if (texts_[i].now == 0) continue;
-    const auto logits = values.subspan(i * vocabulary, vocabulary);
-    texts_[i].logits.assign(logits.begin(), logits.end());
+  const auto vocabulary = static_cast<int64_t>(values.size()) / (logits_of_text_ * count());
+  for (int64_t i = 0; i < count(); ++i) {
+    Text& text = texts_[i];
+    if (text.now == 0) continue;
+    const auto logits = [&](int64_t row) {
+      return values.subspan((i * logits_of_text_ + row) * vocabulary, vocabulary);
+    };
+    const auto last = logits(logits_of_text_ == 1 ? 0 : text.now - 1);
+    text.logits.assign(last.begin(), last.end());
+    for (int64_t row = 0; text.likeliest.has_value() && row < text.now; ++row) {
+      const int64_t next = text.done + row + 1;
+      if (next >= std::ssize(text.tokens)) break;
+      text.scores.push_back(ScoreOf(logits(row), text.tokens[next], *text.likeliest));
+    }
   }
 }
 

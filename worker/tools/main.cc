@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   terrace::AddRunTool(&app, argv, &exit_code);
   terrace::AddProbeTool(&app, argv, &exit_code);
   terrace::AddGenerateTool(&app, argv, &exit_code);
+  terrace::AddServeTool(&app, argv, &exit_code);
   terrace::AddEvalTool(&app, argv, &exit_code);
   terrace::AddDevicesTool(&app, &exit_code);
   terrace::AddFileTools(&app, &exit_code);

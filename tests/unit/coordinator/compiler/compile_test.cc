@@ -25,14 +25,16 @@ TEST(CompileTest, EveryFamilyAndLayoutPassesTheChecker) {
 TEST(CompileTest, ProgramsThatGeneratePassTheCheckerAndHoldWeightsOnly) {
   for (const std::string& family : Families()) {
     const Model model = TinyModel(family);
-    InferInput input = {.model = &model, .job = "tiny", .sequence_length = 12, .threads = 2};
+    InferInput input = {.model = &model, .job = "tiny", .threads = 2};
     input.precisions.set_precision("bf16");
-    const auto program = CompileGenerate(input, 5);
+    const auto program =
+        CompileGenerate(input, {.max_length = 12, .prefill_tokens = 5, .score_tokens = 3});
     ASSERT_TRUE(program.ok()) << program.status();
     EXPECT_EQ(CheckProgram(*program), absl::OkStatus()) << family;
-    ASSERT_EQ(program->sequences_size(), 2);
+    ASSERT_EQ(program->sequences_size(), 3);
     EXPECT_EQ(program->sequences(0).name(), "prefill");
     EXPECT_EQ(program->sequences(1).name(), "decode");
+    EXPECT_EQ(program->sequences(2).name(), "score");
     EXPECT_EQ(program->state_size(), static_cast<int>(model.tensors.size()));
     for (const v1::StateRange& range : program->state()) EXPECT_EQ(range.kind(), v1::WEIGHT);
   }

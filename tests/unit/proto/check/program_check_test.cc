@@ -26,9 +26,10 @@ TEST(ProgramCheckTest, WhatTheCompilerMakesPasses) {
   }
   for (const std::string& family : Families()) {
     const Model model = TinyModel(family);
-    InferInput input = {.model = &model, .job = "j", .sequence_length = 12};
+    InferInput input = {.model = &model, .job = "j"};
     input.precisions.set_precision("bf16");
-    const auto infer = CompileGenerate(input, 5);
+    const auto infer =
+        CompileGenerate(input, {.max_length = 12, .prefill_tokens = 5, .score_tokens = 3});
     ASSERT_TRUE(infer.ok()) << infer.status();
     EXPECT_TRUE(CheckProgram(*infer).ok()) << family << ": " << CheckProgram(*infer);
   }

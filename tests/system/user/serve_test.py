@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`terrace serve`: completions over HTTP are those of `terrace generate`, whoever else asks; log probabilities are those that `terrace eval`
+counts; what is not done is refused by name; a signal ends the server with its requests."""
+import concurrent.futures
+import json
+import re
+import signal
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+from support import INVALID_INPUT, LLAMA, OK, TerraceTest
+
+CONTEXT = 64
+
+
+class ServeTest(TerraceTest):
+    def serve(self, checkpoint, *options):
+        running = self.start("serve", checkpoint, "--listen", "127.0.0.1:0", *options)
+        found = self.wait_until(lambda: re.search(r"at port (\d+)", "".join(running.err)), "the server listens", seconds=30)
+        self.url = f"http://127.0.0.1:{found.group(1)}"
+        return running
+
+    def ask(self, body, path="/v1/completions"):
+        data = None if body is None else (body if isinstance(body, bytes) else json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=60) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def complete(self, prompt, **options):
+        code, answer = self.ask({"prompt": prompt, "temperature": 0, "max_tokens": 12, **options})
+        self.assertEqual(code, 200, answer)
+        return answer
+
+    def test_completions_over_http(self):
+        job = self.job({"model.config": LLAMA, "data.sequence_length": CONTEXT, "train.steps": 150, "train.optimizer": {"lr": 1e-2}})
+        checkpoint = self.train(job).done["checkpoint"]
+        prompts = [f"{word} of the {place}" for word in ("the king", "a", "bread") for place in ("land", "hill", "river")]
+        expected = {prompt: self.terrace("generate", checkpoint, "--prompt", prompt, "--tokens", 12, "--temperature", 0,
+                                         "-o", "json").json()["text"] for prompt in prompts}
+        server = self.serve(checkpoint, "--texts", 3)
+
+        with self.subTest("models"):
+            self.assertEqual(self.ask(None, "/v1/models")[1]["data"][0]["id"], "step-00000150")
+        with self.subTest("more at once than have a place, alone and in one request"):
+            with concurrent.futures.ThreadPoolExecutor(9) as pool:
+                answers = list(pool.map(self.complete, prompts * 2))
+            self.assertEqual([answer["choices"][0]["text"] for answer in answers], [expected[prompt] for prompt in prompts * 2])
+            together = self.complete(prompts, n=2)
+            self.assertEqual([choice["text"] for choice in together["choices"]], [expected[p] for p in prompts for _ in range(2)])
+            lengths = sum(map(len, prompts))
+            self.assertEqual(together["usage"], {"prompt_tokens": lengths, "completion_tokens": 18 * 12, "total_tokens": lengths + 216})
+        with self.subTest("log probabilities of a prompt"):
+            text = "the king said that the land was good and the people"
+            scored = self.complete(text, max_tokens=0, echo=True, logprobs=1)["choices"][0]
+            self.assertEqual((scored["text"], scored["finish_reason"]), (text, "length"))
+            logprobs = scored["logprobs"]
+            self.assertEqual("".join(logprobs["tokens"]), text)
+            self.assertEqual((logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]), (None, None))
+            held_out = self.write("scored.txt", text)
+            result, = self.terrace("eval", checkpoint, "--data", held_out, "-o", "json").json()["results"]
+            self.assertAlmostEqual(-sum(logprobs["token_logprobs"][1:]) / (len(text) - 1), result["loss"], delta=1e-5)
+            for own, top in zip(logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:]):
+                self.assertGreaterEqual(max(top.values()), own)
+            self.assertEqual(self.complete(list(text.encode()), max_tokens=0, echo=True, logprobs=1)["choices"][0], scored, "as tokens")
+        with self.subTest("log probabilities of what is added"):
+            added = self.complete(prompts[0], logprobs=2)["choices"][0]
+            self.assertEqual("".join(added["logprobs"]["tokens"]), added["text"])
+            for token, own, top in zip(*(added["logprobs"][key] for key in ("tokens", "token_logprobs", "top_logprobs"))):
+                self.assertEqual((len(top), max(top, key=top.get), top[token]), (2, token, own), "the likeliest was taken")
+        with self.subTest("a stop, a seed"):
+            stop = expected[prompts[0]][4:6]
+            ended = self.complete(prompts[0], stop=[stop])["choices"][0]
+            self.assertEqual((ended["text"], ended["finish_reason"]), (expected[prompts[0]].split(stop)[0], "stop"))
+            drawn = [self.complete("the", temperature=1.5, seed=seed)["choices"][0]["text"] for seed in (1, 1, 2)]
+            self.assertEqual(drawn[0], drawn[1])
+            self.assertNotEqual(drawn[0], drawn[2])
+
+        with self.subTest("what is not done is refused by name"):
+            for body, words in (({}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": [256]}, "below 256"), ([], "JSON object"),
+                                (b"{", "JSON object"), ({"prompt": "a", "stream": True}, "stream"), ({"prompt": "a", "tools": []}, "tools"),
+                                ({"prompt": "a", "max_tokens": CONTEXT}, "--context"), ({"prompt": "a", "top_p": 2}, "top_p"),
+                                ({"prompt": "a", "n": 1.5}, "n: "), ({"prompt": "a", "stop": [""]}, "stop"),
+                                ({"prompt": "a", "logit_bias": {"1": 5}}, "logit_bias")):
+                code, answer = self.ask(body)
+                self.assertEqual((code, answer["error"]["type"]), (400, "invalid_request_error"), body)
+                self.assertIn(words, answer["error"]["message"])
+            self.assertEqual(self.ask({}, "/v1/chat/completions")[0], 404)
+            self.assertEqual(self.ask(None)[0], 405)
+            self.refused(self.terrace("serve", checkpoint, "--listen", "0.0.0.0:0", code=INVALID_INPUT), "--listen", "--insecure")
+
+        with self.subTest("it ends with what is being asked"):
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(self.ask, {"prompt": ["a"] * 100, "n": 40, "max_tokens": 60})  # takes ten seconds and more
+                time.sleep(1)  # until the server has it
+                server.signal(signal.SIGTERM)
+                ended = server.wait(10)
+                self.assertEqual(ended.code, OK, str(ended))
+                self.assertEqual((asked.result()[0], asked.result()[1]["error"]["type"]), (503, "server_error"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

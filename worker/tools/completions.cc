@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/tools/completions.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kWaitingMax = 4096;  // choices
+
+}  // namespace
+
+bool Completions::Submit(CompletionRequest request, Reply reply) {
+  const size_t choices = request.prompts.size() * request.choices;
+  auto ticket = std::make_shared<Ticket>(
+      Ticket{.request = std::move(request), .reply = std::move(reply), .choices = {}});
+  ticket->choices.resize(choices);
+  ticket->left = static_cast<int64_t>(choices);
+  absl::MutexLock lock(&mutex_);
+  if (stopping_ || waiting_.size() > kWaitingMax - std::min(choices, kWaitingMax)) return false;
+  for (size_t i = 0; i < choices; ++i)
+    waiting_.push_back({.ticket = ticket, .choice = static_cast<int64_t>(i)});
+  return true;
+}
+
+void Completions::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+}
+
+absl::Status Completions::Run() {
+  while (TakeTasks()) {
+    if (absl::Status status = texts_.Run(); !status.ok()) {
+      AnswerAll(status);
+      return status;
+    }
+    for (int64_t place = 0; place < texts_.count(); ++place) {
+      if (places_[place].continuation.has_value()) Continue(place);
+    }
+  }
+  AnswerAll(absl::UnavailableError("the server stops"));
+  return absl::OkStatus();
+}
+
+// Fills free places; waits while there is nothing to do. False when it is time to stop.
+bool Completions::TakeTasks() {
+  const bool idle = std::none_of(places_.begin(), places_.end(),
+                                 [](const Place& place) { return place.continuation.has_value(); });
+  std::vector<std::pair<int64_t, Task>> taken;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || !waiting_.empty();
+    };
+    if (idle) mutex_.Await(absl::Condition(&some));
+    if (stopping_) return false;
+    for (int64_t place = 0; place < texts_.count() && !waiting_.empty(); ++place) {
+      if (places_[place].continuation.has_value()) continue;
+      taken.emplace_back(place, std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+  }
+  for (auto& [place, task] : taken) Begin(place, std::move(task));
+  return true;
+}
+
+void Completions::Begin(int64_t place, Task task) {
+  const CompletionRequest& request = task.ticket->request;
+  const std::vector<int32_t>& prompt = request.prompts[task.choice / request.choices];
+  Place& begun = places_[place];
+  begun.continuation.emplace(request.each, tokenizer_, prompt, task.choice);
+  begun.task = std::move(task);
+  begun.scores.clear();
+  begun.begins = true;
+  texts_.Clear(place);
+  // A prompt that is not shown needs no scores.
+  texts_.Append(place, prompt, request.each.tokens, request.echo ? request.logprobs : std::nullopt);
+}
+
+// After a pass: the scores of the prompt, then a token.
+void Completions::Continue(int64_t place) {
+  Place& at = places_[place];
+  Continuation& text = *at.continuation;
+  if (std::exchange(at.begins, false)) at.scores = texts_.scores(place);
+  if (text.done()) return End(place);  // no tokens were asked for
+  const std::span<const float> logits = texts_.logits(place);
+  if (text.Add(logits)) {
+    if (const auto& logprobs = at.task.ticket->request.logprobs; logprobs.has_value())
+      at.scores.push_back(ScoreOf(logits, text.ids().back(), *logprobs));
+  }
+  if (text.done()) return End(place);
+  texts_.Append(place, std::span(text.ids()).last(1), 0);
+}
+
+void Completions::End(int64_t place) {
+  Place& at = places_[place];
+  const std::shared_ptr<Ticket> ticket = std::move(at.task.ticket);
+  const Continuation& text = *at.continuation;
+  ticket->choices[at.task.choice] = {.ids = text.ids(),
+                                     .prompt_tokens = text.prompt_tokens(),
+                                     .text = text.text(),
+                                     .finish = text.finish(),
+                                     .scores = std::move(at.scores)};
+  at.continuation.reset();
+  texts_.Clear(place);
+  if (--ticket->left == 0) ticket->reply(std::move(ticket->choices));
+}
+
+void Completions::AnswerAll(const absl::Status& status) {
+  std::deque<Task> tasks;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    tasks.swap(waiting_);
+  }
+  for (Place& place : places_) {
+    if (place.continuation.has_value()) tasks.push_back(std::move(place.task));
+    place.continuation.reset();
+  }
+  for (const Task& task : tasks) {
+    if (task.ticket->left == 0) continue;  // another of its choices was here
+    task.ticket->left = 0;
+    task.ticket->reply(status);
+  }
+}
+
+}  // namespace terrace
