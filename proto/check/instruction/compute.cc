@@ -11,7 +11,6 @@
 #include "proto/check/instruction/refuse.h"
 #include "proto/program/grid.h"
 #include "proto/program/op_workspace.h"
-#include "proto/program/sequences.h"
 
 namespace terrace::check {
 namespace {
@@ -69,26 +68,6 @@ absl::Status CheckShards(const v1::Program& program, const DecodedOp& op,
                 " tensor-parallel ranks");
 }
 
-// What is kept of texts belongs to attention_cached, and is nothing that training knows of.
-absl::Status CheckKept(const v1::Program& program, const v1::Sequence& sequence,
-                       const v1::Instruction& instruction, Op op, const InstructionName& where) {
-  constexpr int kKeys = 3, kValues = 4;
-  const bool cached = op == Op::kAttentionCached;
-  if (cached && IsTrain(sequence.name()))
-    return Refuse(where, ": keeps keys and values, which no step of training may");
-  for (int i = 0; i < instruction.operands_size(); ++i) {
-    const v1::Operand& operand = instruction.operands(i);
-    if (operand.access() == v1::ACCESS_UNSPECIFIED) continue;
-    const bool kept = cached && (i == kKeys || i == kValues);
-    const v1::Buffer& buffer = program.buffers(static_cast<int>(operand.buffer()));
-    if (kept == (buffer.class_() == v1::KEY_VALUE_CACHE)) continue;
-    return Refuse(where, ": operand '", Absl(kernels::OperandName(op, i)), "' lies in a buffer of ",
-                  v1::BufferClass_Name(buffer.class_()), ": keys and values are kept in those of ",
-                  v1::BufferClass_Name(v1::KEY_VALUE_CACHE), ", and nothing else is");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequence,
@@ -100,7 +79,6 @@ absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequen
   const std::string problem = kernels::CheckShapes(op->op, op->attrs, shapes);
   if (!problem.empty()) return Refuse(where, ": ", problem);
   RETURN_IF_ERROR(CheckShards(program, *op, where));
-  RETURN_IF_ERROR(CheckKept(program, sequence, instruction, op->op, where));
   for (int i = 0; i < instruction.operands_size(); ++i) {
     const v1::Access expected = Expected(kernels::OperandAccess(op->op, op->attrs, i));
     const v1::Access access = instruction.operands(i).access();

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "proto/check/instruction/families.h"
 #include "proto/check/instruction/refuse.h"
+#include "proto/program/sequences.h"
 
 namespace terrace::check {
 namespace {
@@ -69,6 +70,26 @@ absl::Status CheckAliases(const v1::Program& program, const CheckedInstruction& 
   return absl::OkStatus();
 }
 
+// What is kept of texts belongs to attention_cached, which no step of training may use: its content
+// is not followed.
+absl::Status CheckKept(const v1::Program& program, const v1::Sequence& sequence,
+                       const CheckedInstruction& checked, const InstructionName& where) {
+  constexpr int kKeys = 3, kValues = 4;
+  const bool cached = checked.op.has_value() && checked.op->op == kernels::Op::kAttentionCached;
+  if (cached && IsTrain(sequence.name()))
+    return Refuse(where, ": keeps keys and values, which no step of training may");
+  for (const Access& access : checked.accesses) {
+    const bool kept = cached && (access.operand == kKeys || access.operand == kValues);
+    const v1::BufferClass buffer_class = program.buffers(static_cast<int>(access.buffer)).class_();
+    if (kept == (buffer_class == v1::KEY_VALUE_CACHE)) continue;
+    return Refuse(where, ": operand ", access.operand, " lies in ",
+                  BufferText(program, access.buffer), " of class ",
+                  v1::BufferClass_Name(buffer_class), ": keys and values are kept in buffers of ",
+                  v1::BufferClass_Name(v1::KEY_VALUE_CACHE), ", and nothing else is");
+  }
+  return absl::OkStatus();
+}
+
 // `room` is for shapes, and used again.
 absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
                                                     const v1::Sequence& sequence, int position,
@@ -110,6 +131,7 @@ absl::StatusOr<CheckedInstruction> CheckInstruction(const v1::Program& program,
     case v1::Instruction::KIND_NOT_SET:
       return Refuse(where, ": an instruction must do something");
   }
+  RETURN_IF_ERROR(CheckKept(program, sequence, checked, where));
   RETURN_IF_ERROR(CheckPlacement(program, instruction, checked, where));
   RETURN_IF_ERROR(CheckAliases(program, checked, where));
   return checked;

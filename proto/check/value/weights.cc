@@ -176,7 +176,7 @@ absl::Status CheckPersistentWrites(const v1::Program& program, const StateIndex&
         return refuse("the state in ", ", which only the optimizer of 'train' may");
       }
       if (optimizer) return refuse("", ", which holds no weights");
-      // Which op may, and that 'train' does not, is asked where ops are.
+      // That only attention_cached does, and never in 'train', CheckInstructions has asked.
       const bool keeps = program.buffers(access.buffer).class_() == v1::KEY_VALUE_CACHE;
       const bool derives =
           name == "restore" || keeps || (IsTrain(name) && Renews(checked, instruction));

@@ -28,10 +28,10 @@ TEST(ProgramCheckTest, WhatTheCompilerMakesPasses) {
     const Model model = TinyModel(family);
     InferInput input = {.model = &model, .job = "j"};
     input.precisions.set_precision("bf16");
-    const auto infer =
+    const auto generates =
         CompileGenerate(input, {.max_length = 12, .prefill_tokens = 5, .score_tokens = 3});
-    ASSERT_TRUE(infer.ok()) << infer.status();
-    EXPECT_TRUE(CheckProgram(*infer).ok()) << family << ": " << CheckProgram(*infer);
+    ASSERT_TRUE(generates.ok()) << generates.status();
+    EXPECT_TRUE(CheckProgram(*generates).ok()) << family << ": " << CheckProgram(*generates);
   }
 }
 
