@@ -139,7 +139,10 @@ struct DataOptions {
 struct GenerateOptions {
   std::string checkpoint;
   std::vector<std::string> prompts;
-  int64_t samples = 1;  // continuations of each prompt
+  bool chat = false;          // they are what a user says
+  std::string system;         // said before that
+  std::string chat_template;  // empty: the checkpoint's
+  int64_t samples = 1;        // continuations of each prompt
   int64_t tokens = 200;
   int64_t context = 0;  // tokens of a text, its prompt included; 0: as trained
   std::vector<std::string> stops;
@@ -152,8 +155,9 @@ struct GenerateOptions {
 };
 struct ServeOptions {
   std::string checkpoint;
-  int64_t context = 0;  // tokens of a text, its prompt included; 0: as trained
-  int64_t texts = 4;    // side by side
+  int64_t context = 0;        // tokens of a text, its prompt included; 0: as trained
+  int64_t texts = 4;          // side by side
+  std::string chat_template;  // empty: the checkpoint's
   std::string listen = "127.0.0.1:8000";
   bool insecure = false;
   std::string tls_cert, tls_key, tls_ca;

@@ -213,7 +213,7 @@ std::string CheckQueries(const OpRow& row, const Attrs& attrs, Operands operands
   return "";
 }
 
-// The same.
+// And of those that give a log-sum-exp.
 template <typename Attrs>
 std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operands) {
   constexpr int kQ = 0, kLse = 4;

@@ -12,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/commands/commands.h"
 #include "client/print.h"
 #include "client/process.h"
@@ -19,12 +20,17 @@
 namespace terrace {
 namespace {
 
+// With all digits that a reader needs to have the same number.
+std::string Exactly(double value) { return absl::StrFormat("%.17g", value); }
+
 // A folder that is removed with its content.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "terrace-XXXXXX").string();
-    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+    std::string pattern = (folder / "terrace-XXXXXX").string();
+    if (!error && mkdtemp(pattern.data()) != nullptr) path_ = pattern;
   }
   ~TemporaryFolder() {
     std::error_code error;
@@ -47,7 +53,8 @@ int WithProgram(const GlobalOptions& global, const std::string& subcommand,
   if (!rank.ok()) return Fail(global, rank.status());
   TemporaryFolder folder;
   if (folder.path().empty())
-    return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
+    return Fail(global, absl::PermissionDeniedError(
+                            "cannot make a temporary folder; name one with TMPDIR"));
   const std::string program = folder.path() + "/program.pb";
   std::vector<std::string> compile = {subcommand,
                                       "--checkpoint",
@@ -93,6 +100,13 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
                             option, ": got an empty text, must hold at least a character")));
   }
   const auto texts = static_cast<int64_t>(options.prompts.size()) * options.samples;
+  constexpr int64_t kTextsMax = 4096;
+  if (texts > kTextsMax) {
+    return Fail(global, absl::InvalidArgumentError(
+                            absl::StrCat("--samples: got ", options.samples, " of each of ",
+                                         options.prompts.size(), " prompts, must be at most ",
+                                         kTextsMax, " texts in all; ask for fewer at a time")));
+  }
   const std::vector<std::string> shape = {"--context", absl::StrCat(options.context), "--texts",
                                           absl::StrCat(texts)};
   return WithProgram(
@@ -103,19 +117,23 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
                                               "--tokens",
                                               absl::StrCat(options.tokens),
                                               "--temperature",
-                                              absl::StrCat(options.temperature),
+                                              Exactly(options.temperature),
                                               "--top-k",
                                               absl::StrCat(options.top_k),
                                               "--top-p",
-                                              absl::StrCat(options.top_p),
+                                              Exactly(options.top_p),
                                               "--min-p",
-                                              absl::StrCat(options.min_p),
+                                              Exactly(options.min_p),
                                               "--repetition-penalty",
-                                              absl::StrCat(options.repetition_penalty),
+                                              Exactly(options.repetition_penalty),
                                               "--seed",
                                               absl::StrCat(options.seed),
                                               "-o",
                                               global.json() ? "json" : "text"};
+        if (options.chat) arguments.push_back("--chat");
+        if (!options.system.empty()) arguments.push_back(absl::StrCat("--system=", options.system));
+        if (!options.chat_template.empty())
+          arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
         // In one word each: a text may begin with dashes.
         for (const std::string& prompt : options.prompts)
           arguments.push_back(absl::StrCat("--prompt=", prompt));
@@ -132,6 +150,8 @@ int ServeCommand(const GlobalOptions& global, const ServeOptions& options) {
       global, "generate-program", shape, options.checkpoint, [&](const std::string& /*folder*/) {
         std::vector<std::string> arguments = {"serve", "--listen", options.listen, "-o",
                                               global.json() ? "json" : "text"};
+        if (!options.chat_template.empty())
+          arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
         if (options.insecure) arguments.push_back("--insecure");
         for (const auto& [option, file] :
              {std::pair("--tls-cert", &options.tls_cert), std::pair("--tls-key", &options.tls_key),
@@ -167,7 +187,8 @@ int DataCommand(const GlobalOptions& global, const DataOptions& options) {
   if (!reader.ok()) return Fail(global, reader.status());
   TemporaryFolder folder;
   if (folder.path().empty())
-    return Fail(global, absl::PermissionDeniedError("cannot make a temporary folder"));
+    return Fail(global, absl::PermissionDeniedError(
+                            "cannot make a temporary folder; name one with TMPDIR"));
   const std::string request = folder.path() + "/data.pb";
   const auto read = RunToEnd(*reader, {"data-request", "--spec", options.spec, "--request", request,
                                        "-o", global.json() ? "json" : "text"});

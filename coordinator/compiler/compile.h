@@ -4,7 +4,8 @@
 //   groups.h      the grid of ranks and the groups they communicate in
 //   parameters.h  weights and optimizer state: who holds which part of which tensor (partition.h)
 //   schedule.h    the order of the stage's passes over micro-batches and model chunks
-//   step.h        the sequences "train" (one a bucket), "eval", "prefill", "decode", "restore", of:
+//   step.h        the sequences "train" (one a bucket), "eval", "decode", "restore" and others,
+//   made of:
 //     stage.h       one pass of a micro-batch over a chunk, with what it receives and sends
 //     forward.h     its forward pass, split over tensor- and context-parallel ranks
 //     recompute.h   what of it is recomputed before

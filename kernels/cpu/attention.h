@@ -167,7 +167,8 @@ struct DecodeTask {
   int64_t head_dim = 0;
   float scale = 0;
 };
-// In f32, whatever the rows are stored in. `scratch` is of DecodeScratchBytes().
+// In f32, whatever the rows are stored in. `scratch` is of
+// CachedAttentionScratch::thread_bytes.
 void DecodeAttention(const DecodeTask& task, Scratch scratch);
 
 // The ops on a given engine: operands as in op.h, tasks on context.threads threads.

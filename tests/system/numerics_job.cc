@@ -49,7 +49,7 @@ void ReadHyperparameters(const nlohmann::json& expected, v1::TrainSpec* train) {
   train->mutable_schedule()->set_min_lr(h["min_lr"]);
 }
 
-// The infer program is for one rank that holds whole tensors.
+// A program that generates is for one rank that holds whole tensors.
 void LoadWeights(const v1::Program& program, std::span<std::byte* const> arenas,
                  const Tensors& weights) {
   for (const v1::StateRange& range : program.state()) {

@@ -88,15 +88,16 @@ class Reader {
       tokenizer_.Encode(prompt.get_ref<const std::string&>(), &ids);
     } else if (prompt.is_array()) {
       for (const json& id : prompt) {
-        if (!id.is_number_integer() || id < 0 || id >= limits_.vocabulary) {
+        if (!id.is_number_integer() || id < 0 || id >= limits_.vocabulary)
           return Refuse("prompt", id, absl::StrCat("be a token below ", limits_.vocabulary));
-        }
         ids.push_back(id.get<int32_t>());
       }
     } else {
       return Refuse("prompt", prompt, "be a text or a list of tokens");
     }
     if (ids.empty()) return Refuse("prompt", prompt, "have at least one token");
+    if (const absl::Status known = CheckIds(ids, limits_.vocabulary); !known.ok())
+      return absl::InvalidArgumentError(absl::StrCat("prompt: ", known.message()));
     read_.texts.push_back(prompt.is_string() ? prompt.get<std::string>() : tokenizer_.Decode(ids));
     read_.prompts.push_back(std::move(ids));
     return absl::OkStatus();
@@ -252,6 +253,73 @@ std::string CompletionJson(const CompletionRequest& request, const CompletionAns
   }
   return Line({{"id", answer.id},
                {"object", "text_completion"},
+               {"created", answer.created_unix},
+               {"model", answer.model},
+               {"choices", std::move(choices)},
+               {"usage",
+                {{"prompt_tokens", prompt_tokens},
+                 {"completion_tokens", new_tokens},
+                 {"total_tokens", prompt_tokens + new_tokens}}}});
+}
+
+absl::StatusOr<ChatRequest> ReadChatRequest(std::string_view text) {
+  json request = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!request.is_object() || !request.contains("messages"))
+    return absl::InvalidArgumentError(
+        "the body must be a JSON object with messages, as {\"messages\": [{\"role\": \"user\", "
+        "\"content\": \"Hello\"}]}");
+  json line = json::object();
+  for (const char* key : {"messages", "tools", "documents", "chat_template_kwargs"}) {
+    if (const auto found = request.find(key); found != request.end()) {
+      line[key] = std::move(*found);
+      request.erase(found);
+    }
+  }
+  // The newer name.
+  if (const auto newer = request.find("max_completion_tokens"); newer != request.end()) {
+    if (!newer->is_null()) request["max_tokens"] = *newer;
+    request.erase("max_completion_tokens");
+  }
+  for (const char* key : {"prompt", "echo"}) {
+    if (request.contains(key)) return Refuse(key, request[key], "be left out of a chat");
+  }
+  if (const json logprobs = request.value("logprobs", json()); !logprobs.is_null()) {
+    if (logprobs != false) return Refuse("logprobs", logprobs, "be false or left out of a chat");
+    request.erase("logprobs");
+  }
+  const auto dumped = [](const json& value) {
+    return value.dump(-1, ' ', true, json::error_handler_t::replace);
+  };
+  return ChatRequest{.line = dumped(line), .request = dumped(request)};
+}
+
+absl::StatusOr<CompletionRequest> ReadAnswerRequest(const ChatRequest& chat,
+                                                    const std::string& text,
+                                                    const Tokenizer& tokenizer,
+                                                    const CompletionLimits& limits) {
+  json request = json::parse(chat.request);
+  std::vector<int32_t> ids;
+  tokenizer.Encode(text, &ids);
+  if (request.value("max_tokens", json()).is_null())
+    request["max_tokens"] = std::max<int64_t>(limits.max_length - std::ssize(ids), 0);
+  request["prompt"] = ids;
+  return Reader(request, tokenizer, limits).Read();
+}
+
+std::string ChatJson(const CompletionAnswer& answer) {
+  json choices = json::array();
+  int64_t new_tokens = 0;
+  for (size_t i = 0; i < answer.choices.size(); ++i) {
+    const Choice& choice = answer.choices[i];
+    choices.push_back({{"index", i},
+                       {"message", {{"role", "assistant"}, {"content", choice.text}}},
+                       {"logprobs", nullptr},
+                       {"finish_reason", choice.finish}});
+    new_tokens += std::ssize(choice.ids) - choice.prompt_tokens;
+  }
+  const int64_t prompt_tokens = answer.choices.front().prompt_tokens;
+  return Line({{"id", answer.id},
+               {"object", "chat.completion"},
                {"created", answer.created_unix},
                {"model", answer.model},
                {"choices", std::move(choices)},

@@ -38,6 +38,19 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(std::string_view json,
                                                         const Tokenizer& tokenizer,
                                                         const CompletionLimits& limits);
 
+// The line that a template renders of a request for a chat (POST /v1/chat/completions), and what
+// else is asked for; `prompt` of the latter is the rendered text, which ReadCompletionRequest gets.
+struct ChatRequest {
+  std::string line;     // {"messages", "tools", ...}
+  std::string request;  // the rest
+};
+absl::StatusOr<ChatRequest> ReadChatRequest(std::string_view json);
+// The request as one for a completion of `text`. Without max_tokens it may fill the context.
+absl::StatusOr<CompletionRequest> ReadAnswerRequest(const ChatRequest& chat,
+                                                    const std::string& text,
+                                                    const Tokenizer& tokenizer,
+                                                    const CompletionLimits& limits);
+
 struct Choice {
   std::vector<int32_t> ids;  // the prompt's and the new ones
   int64_t prompt_tokens = 0;
@@ -56,6 +69,8 @@ struct CompletionAnswer {
 // One line of JSON.
 std::string CompletionJson(const CompletionRequest& request, const CompletionAnswer& answer,
                            const Tokenizer& tokenizer);
+// The same of a chat.
+std::string ChatJson(const CompletionAnswer& answer);
 // {"error": {"message", "type"}}
 std::string CompletionErrorJson(std::string_view message, std::string_view type);
 

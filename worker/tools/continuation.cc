@@ -37,8 +37,10 @@ size_t PartOfStop(std::string_view text, const std::vector<std::string>& stops) 
   return longest;
 }
 
+// Far apart, so that a continuation of one seed is none of the next seed's.
 SamplerOptions SamplerOf(SamplerOptions options, int64_t index) {
-  options.seed += static_cast<uint64_t>(index);
+  constexpr uint64_t kGoldenRatio = 0x9e3779b97f4a7c15;
+  options.seed += static_cast<uint64_t>(index) * kGoldenRatio;
   return options;
 }
 

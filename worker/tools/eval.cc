@@ -26,7 +26,6 @@
 #include "nlohmann/json.hpp"
 #include "proto/tokens/token_file.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/checkpoint/model_files.h"
 #include "worker/data/chat/chat_renderer.h"
 #include "worker/data/document_samples.h"
 #include "worker/data/token_cache.h"
@@ -212,21 +211,9 @@ class EvalTexts {
 
   absl::Status ReadTemplate() {
     if (chats_.has_value()) return absl::OkStatus();
-    const std::filesystem::path folder(options_.checkpoint);
-    std::error_code error;
-    std::string tokenizer = options_.tokenizer;
-    if (tokenizer.empty()) tokenizer = data_.tokenizer();
-    const bool beside = options_.tokenizer.empty() && tokenizer != "bytes" &&
-                        (std::filesystem::exists(folder / "tokenizer.json", error) ||
-                         std::filesystem::exists(folder / "tokenizer.model", error));
-    if (beside) tokenizer = options_.checkpoint;
-    std::string file = options_.chat_template;
-    if (file.empty() && !data_.chat_template().empty()) {
-      // The copy, so that the folder may be moved; earlier releases kept none.
-      const std::filesystem::path copy = folder / kChatTemplateFile;
-      file = std::filesystem::exists(copy, error) ? copy.string() : data_.chat_template();
-    }
-    ASSIGN_OR_RETURN(ChatTemplate chat, ReadChatTemplate(tokenizer, file));
+    ASSIGN_OR_RETURN(ChatTemplate chat,
+                     TemplateOfCheckpoint(options_.checkpoint, data_, options_.tokenizer,
+                                          options_.chat_template));
     chats_.emplace(std::move(chat),
                    ChatOptions{.answers = data_.loss_on() != "all",
                                .finds_special_tokens = tokenizer_->finds_special_tokens()},
@@ -265,9 +252,18 @@ struct EvalAnswer {
   std::vector<EvalResult> results;
 };
 
+// Also where no file asks for it: a name that is wrong is never ignored.
+absl::Status CheckThere(const char* option, const std::string& path) {
+  std::error_code error;
+  if (path.empty() || std::filesystem::exists(path, error)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(option, ": got ", path, ", which is not there"));
+}
+
 absl::StatusOr<EvalAnswer> EvalAll(const EvalOptions& options, ProgressBar* bar) {
   // The weights are compared later, since a text that is not there should be told at once.
   RETURN_IF_ERROR(VerifyWeights(options.checkpoint, CheckpointFiles::kBeside));
+  RETURN_IF_ERROR(CheckThere("--tokenizer", options.tokenizer == "bytes" ? "" : options.tokenizer));
+  RETURN_IF_ERROR(CheckThere("--chat-template", options.chat_template));
   ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(options.checkpoint));
   ASSIGN_OR_RETURN(const auto program, ReadProgram(options.program, ""));
   EvalTexts opener(options, spec.data(), program->rules());

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "worker/data/chat/chat_renderer.h"
 #include "worker/data/tokenizer.h"
 #include "worker/rank/environment.h"
 #include "worker/rank/program_file.h"
@@ -32,7 +33,10 @@ namespace {
 struct GenerateOptions {
   std::string program, checkpoint;
   std::vector<std::string> prompts;
-  int64_t samples = 1;  // continuations of each prompt
+  bool chat = false;          // prompts are what a user says
+  std::string system;         // said before that; with `chat`
+  std::string chat_template;  // "": the checkpoint's
+  int64_t samples = 1;        // continuations of each prompt
   ContinuationOptions each;
   std::string output = "text";
 };
@@ -42,6 +46,34 @@ void Print(std::string_view text) {
   std::fflush(stdout);
 }
 
+// The text of each prompt up to where the answer begins.
+absl::StatusOr<std::vector<std::string>> RenderedPrompts(const GenerateOptions& options,
+                                                         const Tokenizer& tokenizer) {
+  if (!options.chat) return options.prompts;
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(options.checkpoint));
+  ASSIGN_OR_RETURN(ChatTemplate chat, TemplateOfCheckpoint(options.checkpoint, spec.data(), "",
+                                                           options.chat_template));
+  if (chat.texts.empty()) {
+    return absl::InvalidArgumentError(
+        "--chat: the checkpoint has no chat template; name one with --chat-template");
+  }
+  ChatRenderer renderer(std::move(chat),
+                        {.finds_special_tokens = tokenizer.finds_special_tokens(), .asks = true},
+                        nullptr);
+  std::vector<std::string> texts;
+  for (const std::string& prompt : options.prompts) {
+    nlohmann::json messages = nlohmann::json::array();
+    if (!options.system.empty())
+      messages.push_back({{"role", "system"}, {"content", options.system}});
+    messages.push_back({{"role", "user"}, {"content", prompt}});
+    const nlohmann::json line = {{"messages", std::move(messages)}};
+    ASSIGN_OR_RETURN(LineText text, renderer.Render(line.dump(
+                                        -1, ' ', true, nlohmann::json::error_handler_t::replace)));
+    texts.push_back(std::move(text.text));
+  }
+  return texts;
+}
+
 // How long the passes took, by their kind.
 struct PassTimes {
   double prompt_seconds = 0, new_seconds = 0;
@@ -49,10 +81,11 @@ struct PassTimes {
 
 class Generator {
  public:
-  Generator(const GenerateOptions& options, const v1::Program& program, GrowingTexts* texts,
-            const Tokenizer& tokenizer)
+  // `prompts`: as the model sees them.
+  Generator(const GenerateOptions& options, const std::vector<std::string>& prompts,
+            const v1::Program& program, GrowingTexts* texts, const Tokenizer& tokenizer)
       : options_(options), program_(program), texts_(*texts) {
-    for (const std::string& prompt : options.prompts) {
+    for (const std::string& prompt : prompts) {
       std::vector<int32_t> ids;
       tokenizer.Encode(prompt, &ids);
       for (int64_t i = 0; i < options.samples; ++i) {
@@ -65,7 +98,7 @@ class Generator {
   absl::Status Run() {
     RETURN_IF_ERROR(Begin());
     const bool streams = text_output() && continuations_.size() == 1;
-    if (streams) Print(PromptOf(0));
+    if (streams && !options_.chat) Print(PromptOf(0));
     while (AnyLeft()) {
       for (int64_t i = 0; i < texts_.count(); ++i) {
         Continuation& one = continuations_[i];
@@ -102,7 +135,14 @@ class Generator {
       const Continuation& one = continuations_[i];
       if (one.ids().empty())
         return absl::InvalidArgumentError("--prompt: got no tokens, must hold at least one");
+      if (const absl::Status known = CheckIds(one.ids(), program_.rules().vocabulary());
+          !known.ok())
+        return absl::InvalidArgumentError(absl::StrCat("--prompt: ", known.message()));
       texts_.Append(i, one.ids(), options_.each.tokens);
+      if (texts_.seen(i) == one.prompt_tokens()) continue;
+      std::cerr << "terrace: of the " << one.prompt_tokens() << " tokens of prompt "
+                << i / options_.samples + 1 << " the last " << texts_.seen(i)
+                << " are seen; --context sees more\n";
     }
     return Pass(&times_.prompt_seconds);
   }
@@ -120,7 +160,7 @@ class Generator {
     for (size_t i = 0; i < continuations_.size(); ++i) {
       const Continuation& one = continuations_[i];
       absl::StrAppend(&text, i == 0 ? "" : "\n", "==> ", i + 1, " of ", continuations_.size(),
-                      " <==\n", PromptOf(i), one.text(), "\n");
+                      " <==\n", PromptOf(i), options_.chat ? "\n" : "", one.text(), "\n");
     }
     return text;
   }
@@ -168,10 +208,11 @@ absl::Status Generate(const GenerateOptions& options) {
       return absl::InvalidArgumentError("--stop: got an empty text, must hold at least a byte");
   }
   ASSIGN_OR_RETURN(const auto tokenizer, TokenizerOfCheckpoint(options.checkpoint));
+  ASSIGN_OR_RETURN(const std::vector<std::string> prompts, RenderedPrompts(options, *tokenizer));
   ASSIGN_OR_RETURN(const auto ready,
                    CheckpointVm::Open(options.program, options.checkpoint, "decode"));
   ASSIGN_OR_RETURN(GrowingTexts texts, GrowingTexts::Create(ready->program(), &ready->vm()));
-  return Generator(options, ready->program(), &texts, *tokenizer).Run();
+  return Generator(options, prompts, ready->program(), &texts, *tokenizer).Run();
 }
 
 int Run(const GenerateOptions& options, char** argv) {
@@ -196,6 +237,9 @@ void AddGenerateTool(CLI::App* app, char** argv, int* exit_code) {
   generate->add_option("--prompt", options->prompts, "Text to continue; several in one pass")
       ->required()
       ->allow_extra_args(false);
+  generate->add_flag("--chat", options->chat, "Prompts are what a user says");
+  generate->add_option("--system", options->system, "Said before them");
+  generate->add_option("--chat-template", options->chat_template, "Template (.jinja)");
   generate->add_option("--samples", options->samples, "Continuations of each prompt")
       ->check(CLI::Range(1, 4096));
   generate->add_option("--tokens", options->each.tokens, "Tokens to add")

@@ -5,36 +5,72 @@
 #include <cmath>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace terrace {
 namespace {
 
-// Rows of the tokens that a sequence takes at a time; 0 where there is none.
-int64_t PromptRows(const v1::Program& program, std::string_view name) {
+// What a sequence takes and gives at a time.
+struct Pass {
+  int64_t rows = 0, texts = 0, logits = 0;
+
+  bool absent() const { return rows == 0; }
+  // For these texts: as many rows of each, and the logits of one of them or of all.
+  bool Fits(int64_t of_texts, int64_t max_length) const {
+    return texts == of_texts && rows % texts == 0 && rows / texts <= max_length &&
+           (logits == texts || logits == rows);
+  }
+};
+
+// Absent where there is no such sequence, or where it is no pass over new tokens: of one
+// LOAD_PROMPT, and one output of as many rows as it asks for.
+Pass PassOf(const v1::Program& program, std::string_view name) {
+  Pass pass;
+  int inputs = 0, outputs = 0;
+  int64_t given = 0;
   for (const v1::Sequence& sequence : program.sequences()) {
     if (sequence.name() != name) continue;
     for (const v1::Instruction& instruction : sequence.instructions()) {
-      if (instruction.input().kind() == v1::LOAD_PROMPT) return instruction.operands(0).shape(0);
+      if (instruction.input().kind() == v1::LOAD_PROMPT) {
+        ++inputs;
+        pass = {.rows = instruction.operands(0).shape(0),
+                .texts = instruction.operands(2).shape(0),
+                .logits = instruction.operands(3).shape(0)};
+      } else if (instruction.has_output()) {
+        ++outputs;
+        given = instruction.operands(0).shape(0);
+      }
     }
   }
-  return 0;
+  return inputs == 1 && outputs == 1 && given == pass.logits ? pass : Pass{};
 }
 
 }  // namespace
 
 absl::StatusOr<GrowingTexts> GrowingTexts::Create(const v1::Program& program, Vm* vm) {
-  const Rows rows = {.texts = PromptRows(program, "decode"),
-                     .prefill = PromptRows(program, "prefill"),
-                     .score = PromptRows(program, "score")};
-  const int64_t max_length = program.rules().sequence_length();
-  const auto fit = [&](int64_t count) {
-    return count % rows.texts == 0 && count / rows.texts <= max_length;
-  };
-  if (rows.texts < 1 || rows.prefill < 1 || !fit(rows.prefill) || !fit(rows.score))
+  const Pass decode = PassOf(program, "decode"), prefill = PassOf(program, "prefill"),
+             score = PassOf(program, "score");
+  const int64_t texts = decode.texts, max_length = program.rules().sequence_length();
+  const bool fit =
+      !decode.absent() && decode.rows == texts && decode.Fits(texts, max_length) &&
+      prefill.Fits(texts, max_length) &&
+      (score.absent() || (score.Fits(texts, max_length) && score.logits == score.rows));
+  if (!fit)
     return absl::InvalidArgumentError(
         "the program has no sequences 'prefill' and 'decode' of the same texts");
+  const Rows rows = {.texts = texts, .prefill = prefill.rows, .score = score.rows};
   return GrowingTexts(vm, rows, max_length);
+}
+
+absl::Status CheckIds(std::span<const int32_t> ids, int64_t vocabulary) {
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < vocabulary) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "has the token ", id, ", must have tokens of the model alone, which are below ", vocabulary,
+        ": the tokenizer knows more than the model was made for"));
+  }
+  return absl::OkStatus();
 }
 
 TokenScore ScoreOf(std::span<const float> logits, int32_t token, int64_t likeliest) {

@@ -24,6 +24,10 @@
 
 namespace terrace {
 
+// INVALID_ARGUMENT where the model has no such token, which a tokenizer may that is larger than the
+// model's vocabulary.
+absl::Status CheckIds(std::span<const int32_t> ids, int64_t vocabulary);
+
 // Of a token behind what stands before it: natural logarithms of probabilities.
 struct TokenScore {
   double logprob = 0;
@@ -54,6 +58,10 @@ class GrowingTexts final : public SequenceIo {
   absl::Status Run();
 
   const std::vector<int32_t>& tokens(int64_t text) const { return texts_[text].tokens; }
+  // Those that the model sees: the newest.
+  int64_t seen(int64_t text) const {
+    return static_cast<int64_t>(texts_[text].tokens.size()) - texts_[text].first;
+  }
   // Behind the last token. REQUIRES: the text has been run and has tokens.
   std::span<const float> logits(int64_t text) const { return texts_[text].logits; }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace terrace {
 
@@ -28,6 +29,7 @@ int32_t Sampler::Next(std::span<const float> logits, std::span<const int32_t> te
 // Once for each token, however often the text has it.
 void Sampler::Penalise(std::span<const int32_t> text) {
   for (const int32_t id : text) {
+    if (id < 0 || id >= std::ssize(candidates_)) continue;
     Candidate& candidate = candidates_[id];
     if (candidate.weight != 0) continue;
     candidate.weight = 1;

@@ -32,8 +32,7 @@ struct SamplerOptions {
 class Sampler {
  public:
   explicit Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {}
-  // `text`: the tokens so far. Of equal logits the lower id wins. REQUIRES: `logits` is not empty,
-  // and ids of `text` are below its size.
+  // `text`: the tokens so far. Of equal logits the lower id wins. REQUIRES: `logits` is not empty.
   int32_t Next(std::span<const float> logits, std::span<const int32_t> text = {});
 
  private:

@@ -1,5 +1,6 @@
-// terrace-rank serve: answers POST /v1/completions as OpenAI's API does, from one checkpoint, so
-// that whatever asks such a server (lm-evaluation-harness, for one) can ask this one.
+// terrace-rank serve: answers POST /v1/completions and /v1/chat/completions as OpenAI's API does,
+// from one checkpoint, so that whatever asks such a server (lm-evaluation-harness, for one) can ask
+// this one.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
@@ -8,7 +9,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -17,10 +20,13 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/http/http_server.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
+#include "base/utf8.h"
 #include "nlohmann/json.hpp"
+#include "worker/data/chat/chat_renderer.h"
 #include "worker/rank/environment.h"
 #include "worker/rank/program_file.h"
 #include "worker/tools/checkpoint_vm.h"
@@ -36,6 +42,7 @@ namespace {
 
 struct ServeOptions {
   std::string program, checkpoint;
+  std::string chat_template;  // "": the checkpoint's
   HttpListen listen;
   std::string output = "text";
 };
@@ -54,26 +61,90 @@ HttpResponse ErrorResponse(int code, std::string_view message) {
       code, CompletionErrorJson(message, code < 500 ? "invalid_request_error" : "server_error"));
 }
 
+// Renders conversations on a thread of its own: a template takes a while. Borrows the renderer.
+class Renderings {
+ public:
+  using Then = std::function<void(absl::StatusOr<std::string>)>;  // called on that thread
+
+  explicit Renderings(ChatRenderer* renderer) : renderer_(*renderer), thread_([this] { Run(); }) {}
+  ~Renderings() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    thread_.join();
+  }
+
+  void Add(std::string line, Then then) {
+    constexpr size_t kWaitingMax = 256;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (waiting_.size() < kWaitingMax) {
+        waiting_.emplace_back(std::move(line), std::move(then));
+        return;
+      }
+    }
+    then(absl::ResourceExhaustedError(kTooMany));
+  }
+
+  static constexpr char kTooMany[] = "too many requests wait already: ask again later";
+
+ private:
+  void Run() {
+    const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || !waiting_.empty();
+    };
+    for (;;) {
+      std::pair<std::string, Then> next;
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(&some));
+        if (stopping_) return;
+        next = std::move(waiting_.front());
+        waiting_.pop_front();
+      }
+      absl::StatusOr<LineText> text = renderer_.Render(next.first);
+      next.second(text.ok() ? absl::StatusOr<std::string>(std::move(text->text)) : text.status());
+    }
+  }
+
+  ChatRenderer& renderer_;
+  absl::Mutex mutex_;
+  std::deque<std::pair<std::string, Then>> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
 // From requests to completions and back.
 class Routes {
  public:
   Routes(std::string model, const CompletionLimits& limits, const Tokenizer& tokenizer,
-         Completions* completions)
+         Completions* completions, Renderings* renderings)
       : model_(std::move(model)),
         limits_(limits),
         tokenizer_(tokenizer),
-        completions_(*completions) {}
+        completions_(*completions),
+        renderings_(*renderings) {}
 
   void Answer(const HttpRequest& request, HttpServer::Reply reply) {
     if (request.path == "/health") return reply({.body = "ok\n"});
     if (request.path == "/v1/models") return reply(JsonResponse(200, Models()));
-    if (request.path != "/v1/completions")
-      return reply(ErrorResponse(404, absl::StrCat(request.path,
-                                                   ": is not served; /v1/completions, /v1/models "
-                                                   "and /health are")));
+    const bool chat = request.path == "/v1/chat/completions";
+    if (!chat && request.path != "/v1/completions") {
+      return reply(
+          ErrorResponse(404, absl::StrCat(CleanLine(request.path),
+                                          ": is not served; /v1/completions, "
+                                          "/v1/chat/completions, /v1/models and /health are")));
+    }
     if (request.method != "POST")
-      return reply(ErrorResponse(405, "/v1/completions: takes POST with a JSON object"));
-    Complete(request, std::move(reply));
+      return reply(ErrorResponse(405, request.path + ": takes POST with a JSON object"));
+    if (chat) return AnswerChat(request.body, std::move(reply));
+    auto read = ReadCompletionRequest(request.body, tokenizer_, limits_);
+    if (!read.ok()) return reply(Refused(read.status()));
+    const CompletionRequest asked = *read;
+    Submit(*std::move(read), "cmpl-", reply, [this, asked](const CompletionAnswer& answer) {
+      return CompletionJson(asked, answer, tokenizer_);
+    });
   }
 
  private:
@@ -82,29 +153,46 @@ class Routes {
     return nlohmann::json({{"object", "list"}, {"data", {model}}}).dump() + "\n";
   }
 
-  void Complete(const HttpRequest& request, HttpServer::Reply reply) {
-    auto read = ReadCompletionRequest(request.body, tokenizer_, limits_);
-    if (!read.ok()) return reply(ErrorResponse(400, std::string(read.status().message())));
-    const CompletionRequest asked = *read;
-    const std::string id = absl::StrCat("cmpl-", ++requests_);
+  static HttpResponse Refused(const absl::Status& status) {
+    const int code = absl::IsInvalidArgument(status)      ? 400
+                     : absl::IsResourceExhausted(status)  ? 429
+                     : absl::IsFailedPrecondition(status) ? 501
+                                                          : 503;
+    return ErrorResponse(code, std::string(status.message()));
+  }
+
+  void AnswerChat(const std::string& body, const HttpServer::Reply& reply) {
+    const auto chat = ReadChatRequest(body);
+    if (!chat.ok()) return reply(Refused(chat.status()));
+    renderings_.Add(chat->line, [this, chat = *chat, reply](absl::StatusOr<std::string> text) {
+      if (!text.ok()) return reply(Refused(text.status()));
+      auto read = ReadAnswerRequest(chat, *text, tokenizer_, limits_);
+      if (!read.ok()) return reply(Refused(read.status()));
+      Submit(*std::move(read), "chatcmpl-", reply, ChatJson);
+    });
+  }
+
+  void Submit(CompletionRequest request, const char* prefix, const HttpServer::Reply& reply,
+              std::function<std::string(const CompletionAnswer&)> write) {
+    const std::string id = absl::StrCat(prefix, ++requests_);
     const bool taken = completions_.Submit(
-        *std::move(read), [this, asked, id, reply](absl::StatusOr<std::vector<Choice>> choices) {
+        std::move(request),
+        [this, write = std::move(write), id, reply](absl::StatusOr<std::vector<Choice>> choices) {
           if (!choices.ok())
             return reply(ErrorResponse(503, std::string(choices.status().message())));
-          reply(JsonResponse(200, CompletionJson(asked,
-                                                 {.id = id,
-                                                  .created_unix = NowUnix(),
-                                                  .model = model_,
-                                                  .choices = *std::move(choices)},
-                                                 tokenizer_)));
+          reply(JsonResponse(200, write({.id = id,
+                                         .created_unix = NowUnix(),
+                                         .model = model_,
+                                         .choices = *std::move(choices)})));
         });
-    if (!taken) reply(ErrorResponse(429, "too many requests wait already: ask again later"));
+    if (!taken) reply(ErrorResponse(429, Renderings::kTooMany));
   }
 
   const std::string model_;
   const CompletionLimits limits_;
   const Tokenizer& tokenizer_;
   Completions& completions_;
+  Renderings& renderings_;
   std::atomic<int64_t> requests_ = 0;
 };
 
@@ -123,7 +211,14 @@ absl::Status Serve(const ServeOptions& options) {
   Completions completions(&texts, *tokenizer);
   const CompletionLimits limits = {.max_length = texts.max_length(),
                                    .vocabulary = ready->program().rules().vocabulary()};
-  Routes routes(NameOf(options.checkpoint), limits, *tokenizer, &completions);
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(options.checkpoint));
+  ASSIGN_OR_RETURN(ChatTemplate chat, TemplateOfCheckpoint(options.checkpoint, spec.data(), "",
+                                                           options.chat_template));
+  ChatRenderer renderer(std::move(chat),
+                        {.finds_special_tokens = tokenizer->finds_special_tokens(), .asks = true},
+                        nullptr);
+  Renderings renderings(&renderer);
+  Routes routes(NameOf(options.checkpoint), limits, *tokenizer, &completions, &renderings);
   ASSIGN_OR_RETURN(
       const auto server,
       HttpServer::Start(options.listen, [&](const HttpRequest& request, HttpServer::Reply reply) {
@@ -166,6 +261,7 @@ void AddServeTool(CLI::App* app, char** argv, int* exit_code) {
   CLI::App* serve = app->add_subcommand("serve", "Answer requests for completions");
   serve->add_option("--program", options->program, "Program that generates and scores")->required();
   serve->add_option("--checkpoint", options->checkpoint, "Checkpoint folder")->required();
+  serve->add_option("--chat-template", options->chat_template, "Template (.jinja)");
   serve->add_option("--listen", options->listen.address, "host:port; port 0 takes a free one");
   serve->add_flag("--insecure", options->listen.insecure, "Plain HTTP for other machines");
   serve->add_option("--tls-cert", options->listen.tls_cert, "Certificate, PEM");

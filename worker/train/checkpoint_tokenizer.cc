@@ -10,6 +10,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "proto/report/manifest_text.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/model_files.h"
 
 namespace terrace {
 namespace {
@@ -49,6 +50,25 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::stri
         checkpoint, " has no tokenizer.json and no tokenizer.model, and no job says which it is"));
   }
   return Tokenizer::Load(trained, spec.model().config_json());
+}
+
+absl::StatusOr<ChatTemplate> TemplateOfCheckpoint(const std::string& checkpoint,
+                                                  const v1::DataSpec& data, std::string tokenizer,
+                                                  std::string file) {
+  const std::filesystem::path folder(checkpoint);
+  std::error_code error;
+  const bool named = !tokenizer.empty();
+  if (!named) tokenizer = data.tokenizer();
+  const bool beside = !named && tokenizer != "bytes" &&
+                      (std::filesystem::exists(folder / "tokenizer.json", error) ||
+                       std::filesystem::exists(folder / "tokenizer.model", error));
+  if (beside) tokenizer = checkpoint;
+  if (file.empty() && !data.chat_template().empty()) {
+    // The copy, so that the folder may be moved; earlier releases kept none.
+    const std::filesystem::path copy = folder / kChatTemplateFile;
+    file = std::filesystem::exists(copy, error) ? copy.string() : data.chat_template();
+  }
+  return ReadChatTemplate(tokenizer, file);
 }
 
 SpecialTokens SpecialTokensOfJob(const v1::JobSpec& spec, const TokenDataset& dataset) {

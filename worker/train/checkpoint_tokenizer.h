@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/v1/job.pb.h"
+#include "worker/data/chat/chat_template.h"
 #include "worker/data/special_tokens.h"
 #include "worker/data/token_dataset.h"
 #include "worker/data/tokenizer.h"
@@ -23,6 +24,13 @@ absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint);
 // The copy in the checkpoint's folder, so that it may be moved to another machine; else the file
 // that the job names. NOT_FOUND when there is neither.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::string& checkpoint);
+
+// The template of conversations that belongs to the checkpoint: `file`, a .jinja file, where one is
+// named; the copy of data.chat_template in its folder; that of `tokenizer`, or where that is "" of
+// the checkpoint's own.
+absl::StatusOr<ChatTemplate> TemplateOfCheckpoint(const std::string& checkpoint,
+                                                  const v1::DataSpec& data, std::string tokenizer,
+                                                  std::string file);
 
 // What checkpoints of the job name as their special tokens. Token files do not ask for a tokenizer:
 // one that is named all the same is read here, and a failure is only logged.

@@ -2,7 +2,7 @@
 //
 //   Create   decode, resolve every operand to its address, connect instructions to kernels, groups
 //   Warm     every distinct computation once, before initialisation; on a GPU graphs are captured
-//   Run      execute one sequence: "train", "eval", "infer" or "restore"
+//   Run      execute one sequence: "train", "eval" and others (step.h of the compiler)
 //
 // While a sequence runs, each stream publishes how many instructions it has finished into a counter
 // that others wait for. Given a flight recorder these counters are the recorder's, in memory that

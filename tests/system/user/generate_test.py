@@ -67,8 +67,30 @@ class GenerateTest(TerraceTest):
                                          ("--prompt", "", ("--prompt", "empty"))):
                 refused = self.terrace("generate", checkpoint, "--prompt", "a", option, value, code=INVALID_INPUT)
                 self.refused(refused, *words)
-            for option, value in (("--top-p", 1.5), ("--min-p", -1), ("--samples", 0), ("--repetition-penalty", 0)):
+            for option, value in (("--top-p", 1.5), ("--top-p", "nan"), ("--min-p", -1), ("--samples", 0), ("--repetition-penalty", 0),
+                                  ("--temperature", "nan"), ("--temperature", "inf"), ("--tokens", 0), ("--top-k", -1)):
                 self.terrace("generate", checkpoint, "--prompt", "a", option, value, code=USAGE)
+            many = [word for _ in range(2) for word in ("--prompt", "a")]
+            self.refused(self.terrace("generate", checkpoint, *many, "--samples", 4096, code=INVALID_INPUT), "--samples", "4096 texts")
+
+    def test_a_token_that_the_model_does_not_have_is_refused(self):
+        """Also where it would be forgotten before the model sees it: the penalty counts it."""
+        tokens = self.folder / "capitals.bin"
+        self.terrace("tokenize", "--tokenizer", "bytes", "--output", tokens, self.write("capitals.txt", "THE KING AND THE LAND " * 200))
+        job = self.job({"model.config": {**LLAMA, "vocab_size": 96}, "data.train": str(tokens), "data.sequence_length": 16,
+                        "train.steps": 2})
+        checkpoint = self.train(job).done["checkpoint"]
+        self.assertTrue(self.generate(checkpoint, "THE", tokens=4, repetition_penalty=1.5)["text"])
+        for prompt in ("the", "the" + " KING" * 20):
+            refused = self.terrace("generate", checkpoint, "--prompt", prompt, "--tokens", 4, "--repetition-penalty", 1.5,
+                                   code=INVALID_INPUT)
+            self.refused(refused, "--prompt", "token 116", "below 96")
+
+    def test_a_long_prompt_loses_its_beginning_and_says_so(self):
+        checkpoint = self.train(self.job({"model.config": LLAMA, "data.sequence_length": 16, "train.steps": 2})).done["checkpoint"]
+        made = self.terrace("generate", checkpoint, "--prompt", "the king " * 4, "--tokens", 4)
+        self.assertIn("of the 36 tokens of prompt 1 the last 12 are seen; --context sees more", made.err)
+        self.assertNotIn("are seen", self.terrace("generate", checkpoint, "--prompt", "the", "--tokens", 4).err)
 
 
 if __name__ == "__main__":

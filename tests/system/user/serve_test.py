@@ -14,6 +14,7 @@ import urllib.request
 from support import INVALID_INPUT, LLAMA, OK, TerraceTest
 
 CONTEXT = 64
+TURNS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 
 
 class ServeTest(TerraceTest):
@@ -89,7 +90,7 @@ class ServeTest(TerraceTest):
                 code, answer = self.ask(body)
                 self.assertEqual((code, answer["error"]["type"]), (400, "invalid_request_error"), body)
                 self.assertIn(words, answer["error"]["message"])
-            self.assertEqual(self.ask({}, "/v1/chat/completions")[0], 404)
+            self.assertEqual(self.ask({}, "/v1/embeddings")[0], 404)
             self.assertEqual(self.ask(None)[0], 405)
             self.refused(self.terrace("serve", checkpoint, "--listen", "0.0.0.0:0", code=INVALID_INPUT), "--listen", "--insecure")
 
@@ -101,6 +102,41 @@ class ServeTest(TerraceTest):
                 ended = server.wait(10)
                 self.assertEqual(ended.code, OK, str(ended))
                 self.assertEqual((asked.result()[0], asked.result()[1]["error"]["type"]), (503, "server_error"))
+
+    def test_chats_are_answered_by_the_template_of_the_job(self):
+        rows = [{"messages": [{"role": "user", "content": f"say {word}"}, {"role": "assistant", "content": f"{word} it is"}]}
+                for word in ("yes", "no", "so") for _ in range(40)]
+        train = self.write("chats.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        job = self.job({"model.config": LLAMA, "data.train": str(train), "data.samples": "documents", "data.sequence_length": 32,
+                        "data.chat_template": str(self.write("turns.jinja", TURNS)), "data.validation_fraction": 0.1,
+                        "train.steps": 150, "train.global_batch": 16, "train.optimizer.lr": 1e-2})
+        checkpoint = self.train(job).done["checkpoint"]
+        words = ("yes", "no")
+        asked = [option for word in words for option in ("--prompt", f"say {word}")]
+        greedy = ("--chat", "--temperature", 0, "--stop", ";")
+        texts = self.terrace("generate", checkpoint, *asked, *greedy, "-o", "json").json()["texts"]
+        self.assertEqual([text["text"] for text in texts], [f"{word} it is" for word in words])
+        self.assertEqual([text["prompt_tokens"] for text in texts], [len(f"u:say {word};a:") for word in words])
+        self.assertEqual(self.terrace("generate", checkpoint, *asked[:2], *greedy).out, "yes it is\n", "the answer alone")
+
+        server = self.serve(checkpoint)
+        for word in words:
+            code, answer = self.ask({"messages": [{"role": "user", "content": f"say {word}"}], "temperature": 0, "stop": ";"},
+                                    "/v1/chat/completions")
+            self.assertEqual(code, 200, answer)
+            choice, = answer["choices"]
+            self.assertEqual(choice["message"], {"role": "assistant", "content": f"{word} it is"})
+            self.assertEqual((choice["finish_reason"], answer["object"]), ("stop", "chat.completion"))
+        for body, words in (({}, "messages"), ({"messages": []}, "at least one message"), ({"messages": [{"role": "x", "content": "a"}]}, "role"),
+                            ({"messages": [{"role": "user", "content": "a"}], "logprobs": True}, "logprobs"),
+                            ({"messages": [{"role": "user", "content": "a" * 40}]}, "context")):
+            code, answer = self.ask(body, "/v1/chat/completions")
+            self.assertEqual(code, 400, body)
+            self.assertIn(words, answer["error"]["message"])
+        server.end()
+        plain = self.train(self.job({"model.config": LLAMA, "train.steps": 2}, name="plain.yaml")).done["checkpoint"]
+        refused = self.terrace("generate", plain, "--prompt", "a", "--chat", code=INVALID_INPUT)
+        self.refused(refused, "--chat", "no chat template", "--chat-template")
 
 
 if __name__ == "__main__":

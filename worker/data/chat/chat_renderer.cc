@@ -81,7 +81,8 @@ absl::Status ChatRenderer::Start() {
   }
   const Json setup = {{"templates", chat_.texts},
                       {"tokens", chat_.tokens},
-                      {"answers", options_.answers},
+                      {"answers", options_.answers && !options_.asks},
+                      {"asks", options_.asks},
                       {"cpu_seconds", kTemplateCpuSecondsMax},
                       {"bytes_max", kRenderedBytesMax}};
   RETURN_IF_ERROR(Ask(setup.dump(-1, ' ', true, Json::error_handler_t::replace)).status());

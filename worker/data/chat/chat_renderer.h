@@ -21,6 +21,7 @@ struct ChatOptions {
   bool answers = true;  // find them; false: all of the text counts (data.loss_on: all)
   // The tokenizer finds special tokens in a text, as transformers does.
   bool finds_special_tokens = true;
+  bool asks = false;  // the text ends where an answer is to begin; nothing is found
 };
 
 class ChatRenderer {

@@ -246,7 +246,7 @@ class Renderer:
             return template.render(self.setup["bytes_max"],
                                    **{**variables, "messages": messages[:count], "add_generation_prompt": prompt})
 
-        text = rendered(len(messages), False)
+        text = rendered(len(messages), self.setup["asks"])
         if not self.setup["answers"]:
             return text, []
         if prompt is not None:
