@@ -22,8 +22,13 @@ namespace terrace::kernels {
 
 inline constexpr int64_t kGemmPanel = 32;
 inline constexpr int64_t kGemmBlockBytes = kGemmPanel * kGemmPanel * 4;
-// Products of so few rows keep them in f32 and read B as it lies (kernels/cpu/gemv.cc).
-inline constexpr int64_t kGemvRows = 4;
+// Products of so few rows keep them in f32 and read B as it lies (kernels/cpu/gemv.cc), a group of
+// rows at a time.
+inline constexpr int64_t kGemvRows = 16;
+inline constexpr int kGemvGroup = 4;
+constexpr int64_t GemvFactorRows(int64_t m) {
+  return m <= kGemvGroup ? m : (m + kGemvGroup - 1) / kGemvGroup * kGemvGroup;
+}
 
 // What one kind of arithmetic asks for.
 struct GemmArithmetic {

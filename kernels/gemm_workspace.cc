@@ -26,7 +26,7 @@ int64_t ChunkProductsBytes(int64_t rows, int64_t hidden, int64_t vocab, bool gra
 
 int64_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k, MatmulPrecision precision,
                            int threads) {
-  const int64_t few_rows = m <= kGemvRows ? m * k * SizeOf(DType::kF32) : 0;
+  const int64_t few_rows = m <= kGemvRows ? GemvFactorRows(m) * k * SizeOf(DType::kF32) : 0;
   const int64_t vectors =
       std::max(few_rows, GemmBlocking(kVectorArithmetic, m, n, k, threads).WorkspaceBytes(threads));
   if (precision == MatmulPrecision::kF16) return RoundUp(vectors, kAlignment);

@@ -5,6 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemv.cc"
 #include <algorithm>
+#include <type_traits>
 
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
@@ -117,50 +118,61 @@ HWY_INLINE void AddRows(const Gemm& gemm, const float* factors, int64_t p, const
   });
 }
 
-// sums[kRows,kSumColumns] of some columns: a few rows of B at a time.
+// sums[groups * kRows,kSumColumns] of some columns: a few rows of B at a time, which all rows of
+// factors find in the cache.
 template <int kRows, typename Rounding, typename T>
-void SumRows(const Gemm& gemm, const float* factors, int64_t first, int64_t columns, float* sums) {
+void SumRows(const Gemm& gemm, const float* factors, int64_t groups, int64_t first, int64_t columns,
+             float* sums) {
   constexpr int kAtOnce = 4;
-  std::fill_n(sums, kRows * kSumColumns, 0.0f);
+  std::fill_n(sums, groups * kRows * kSumColumns, 0.0f);
   const T* b = static_cast<const T*>(gemm.b.data) + first;
   int64_t p = 0;
-  for (; p + kAtOnce <= gemm.k; p += kAtOnce)
-    AddRows<kRows, kAtOnce, Rounding>(gemm, factors, p, b, columns, sums);
-  for (; p < gemm.k; ++p) AddRows<kRows, 1, Rounding>(gemm, factors, p, b, columns, sums);
+  const auto add = [&]<int kCount>(std::integral_constant<int, kCount>) HWY_ATTR {
+    for (int64_t g = 0; g < groups; ++g) {
+      AddRows<kRows, kCount, Rounding>(gemm, factors + g * kRows * gemm.k, p, b, columns,
+                                       sums + g * kRows * kSumColumns);
+    }
+    p += kCount;
+  };
+  while (p + kAtOnce <= gemm.k) add(std::integral_constant<int, kAtOnce>());
+  while (p < gemm.k) add(std::integral_constant<int, 1>());
 }
 
-// One panel of columns of C from its products, [kRows,32].
+// One panel of columns of C from its products, [rows,32].
 void FinishPanel(const Gemm& gemm, const GemmEngine& engine, int64_t panel, const float* products) {
   engine.finish({.product = products, .last = true, .gemm = &gemm, .column = panel * kGemmPanel});
 }
 
 template <int kRows, typename Rounding, typename T>
-void MultiplyLines(const Gemm& gemm, const float* factors, const GemmEngine& engine, int64_t begin,
-                   int64_t end) {
+void MultiplyLines(const Gemm& gemm, const float* factors, int64_t groups, const GemmEngine& engine,
+                   int64_t begin, int64_t end) {
   for (int64_t panel = begin; panel < end; ++panel) {
     HWY_ALIGN float products[kGemmPanel * kGemmPanel];
     const int64_t first = panel * kGemmPanel;
     const int64_t columns = std::min(kGemmPanel, gemm.n - first);
     for (int64_t c = 0; c < columns; ++c) {
       const T* line = static_cast<const T*>(gemm.b.data) + (first + c) * gemm.b.row_stride;
-      Dots<kRows, Rounding>(factors, line, gemm.k, products + c);
+      for (int64_t g = 0; g < groups; ++g) {
+        Dots<kRows, Rounding>(factors + g * kRows * gemm.k, line, gemm.k,
+                              products + g * kRows * kGemmPanel + c);
+      }
     }
     FinishPanel(gemm, engine, panel, products);
   }
 }
 
 template <int kRows, typename Rounding, typename T>
-void MultiplyRows(const Gemm& gemm, const float* factors, const GemmEngine& engine, int64_t begin,
-                  int64_t end) {
-  HWY_ALIGN float sums[kRows * kSumColumns];
+void MultiplyRows(const Gemm& gemm, const float* factors, int64_t groups, const GemmEngine& engine,
+                  int64_t begin, int64_t end) {
+  HWY_ALIGN float sums[kGemvRows * kSumColumns];
   for (int64_t group = begin; group < end; group += kSumColumns / kGemmPanel) {
     const int64_t first = group * kGemmPanel;
     const int64_t last = std::min(end, group + kSumColumns / kGemmPanel);
-    SumRows<kRows, Rounding, T>(gemm, factors, first, std::min(gemm.n, last * kGemmPanel) - first,
-                                sums);
+    SumRows<kRows, Rounding, T>(gemm, factors, groups, first,
+                                std::min(gemm.n, last * kGemmPanel) - first, sums);
     for (int64_t panel = group; panel < last; ++panel) {
       HWY_ALIGN float products[kGemmPanel * kGemmPanel];
-      for (int r = 0; r < kRows; ++r)
+      for (int64_t r = 0; r < gemm.m; ++r)
         std::copy_n(sums + r * kSumColumns + panel * kGemmPanel - first, kGemmPanel,
                     products + r * kGemmPanel);
       FinishPanel(gemm, engine, panel, products);
@@ -168,17 +180,18 @@ void MultiplyRows(const Gemm& gemm, const float* factors, const GemmEngine& engi
   }
 }
 
+// `groups` of kRows rows of factors.
 template <int kRows>
-void MultiplyFew(const Gemm& gemm, const float* factors, const GemmEngine& engine, int64_t begin,
-                 int64_t end) {
+void MultiplyFew(const Gemm& gemm, const float* factors, int64_t groups, const GemmEngine& engine,
+                 int64_t begin, int64_t end) {
   ByType(gemm.b.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     ByRounding(gemm.precision, gemm.b.dtype, [&](auto rounding) {
       using Rounding = decltype(rounding);
       if (gemm.transpose_b) {
-        MultiplyLines<kRows, Rounding, T>(gemm, factors, engine, begin, end);
+        MultiplyLines<kRows, Rounding, T>(gemm, factors, groups, engine, begin, end);
       } else {
-        MultiplyRows<kRows, Rounding, T>(gemm, factors, engine, begin, end);
+        MultiplyRows<kRows, Rounding, T>(gemm, factors, groups, engine, begin, end);
       }
     });
   });
@@ -189,13 +202,14 @@ void MultiplyPanels(const Gemm& gemm, const float* factors, const GemmEngine& en
                     int64_t end) {
   switch (gemm.m) {
     case 1:
-      return MultiplyFew<1>(gemm, factors, engine, begin, end);
+      return MultiplyFew<1>(gemm, factors, 1, engine, begin, end);
     case 2:
-      return MultiplyFew<2>(gemm, factors, engine, begin, end);
+      return MultiplyFew<2>(gemm, factors, 1, engine, begin, end);
     case 3:
-      return MultiplyFew<3>(gemm, factors, engine, begin, end);
+      return MultiplyFew<3>(gemm, factors, 1, engine, begin, end);
     default:
-      return MultiplyFew<4>(gemm, factors, engine, begin, end);
+      return MultiplyFew<kGemvGroup>(gemm, factors, CeilDiv(gemm.m, int64_t{kGemvGroup}), engine,
+                                     begin, end);
   }
 }
 
@@ -218,6 +232,8 @@ Status RunGemv(const Gemm& gemm, const Context& context) {
   auto* const factors = reinterpret_cast<float*>(context.workspace);
   for (int64_t row = 0; row < gemm.m; ++row)
     HWY_DYNAMIC_DISPATCH(LoadFactors)(gemm, row, factors + row * gemm.k);
+  const int64_t rows = GemvFactorRows(gemm.m);  // the last ones count for nothing
+  std::fill_n(factors + gemm.m * gemm.k, (rows - gemm.m) * gemm.k, 0.0f);
   const GemmEngine engine = VectorGemmEngine(gemm.precision);
   ParallelFor(CeilDiv(gemm.n, kGemmPanel), kGemmPanel * gemm.k, context.threads,
               [&](int64_t begin, int64_t end) {

@@ -29,8 +29,9 @@ std::vector<TensorShape> MatmulOperands(const Form& form, const Product& p,
 }
 
 void AddMatmulLayouts(const Form& form, CaseList* list) {
-  // The second has few rows, of more columns than sums are kept of.
-  for (const Product& p : {Product{3, 5, 7}, Product{2, 1100, 131}, Product{130, 176, 100}}) {
+  // The second and third have few rows, of more columns than sums are kept of.
+  for (const Product& p :
+       {Product{3, 5, 7}, Product{2, 1100, 131}, Product{11, 1100, 131}, Product{130, 176, 100}}) {
     for (int bits = 0; bits < 16; ++bits) {
       const MatmulAttrs attrs = {
           .transpose_a = (bits & 1) != 0,
