@@ -99,9 +99,16 @@ class UserTest(ConfinementTest):
         self.assertIn(f"HOME={user.pw_dir}".encode(), pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
         with self.subTest("what it writes is its own, and the folders above are not"):
             run, = (self.folder / "worker-0/runs").glob("*/*/0")
-            self.wait_until(lambda: self.checkpoints(path), "there is a checkpoint")
-            for own in (run, run / "link.sock", *self.checkpoints(path), *(self.folder / "tokens").glob("*.tokens")):
-                self.assertEqual(own.stat().st_uid, user.pw_uid, own)
+
+            def owners():
+                """None where a checkpoint was replaced by the next meanwhile."""
+                own = (run, run / "link.sock", *self.checkpoints(path), *(self.folder / "tokens").glob("*.tokens"))
+                try:
+                    return self.checkpoints(path) and {one: one.stat().st_uid for one in own}
+                except FileNotFoundError:
+                    return None
+            for own, owner in self.wait_until(owners, "there is a checkpoint").items():
+                self.assertEqual(owner, user.pw_uid, own)
             for above in (run.parent, run.parent.parent, run / "rank.log", run / "config.pb"):
                 self.assertEqual(above.stat().st_uid, 0, above)
         with self.subTest("logs, cancel and a second start go as ever"):
