@@ -54,7 +54,8 @@ def of_transformers(options, model, ids):
         start = time.perf_counter()
         made = model.generate(ids, max_new_tokens=options.tokens, min_new_tokens=options.tokens, do_sample=False, pad_token_id=0)
         seconds = time.perf_counter() - start - first
-    text = bytes(made[0, ids.shape[1]:].tolist()).decode(errors="replace")
+    new = made[0, ids.shape[1]:].tolist()  # a token above 255 is no byte, and `terrace generate` shows nothing for it
+    text = bytes(id for id in new if id < 256).decode(errors="replace")
     return ids.shape[1] / first, (options.tokens - 1) / seconds, text
 
 
