@@ -168,10 +168,31 @@ absl::Status AddProfile(const v1::JobSpec& spec, const std::string& path, Budget
   return absl::OkStatus();
 }
 
+// Why a folder without manifest.json is no checkpoint, and which one may be meant.
+absl::Status NoCheckpoint(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  std::error_code error;
+  std::string newest;
+  for (const std::filesystem::path& below : {path, path / "checkpoints"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(below, error)) {
+      if (entry.path().filename().string().starts_with("step-"))
+        newest = std::max(newest, entry.path().string());
+    }
+  }
+  if (!newest.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(folder, ": is no checkpoint, but holds some; name one of them: ", newest));
+  }
+  return absl::NotFoundError(absl::StrCat(
+      folder, ": is no checkpoint: it has no manifest.json; `terrace ckpt ls` lists a job's"));
+}
+
 // The spec that trained a checkpoint, from its manifest.
 absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint) {
   if (HoldsForeignWeights(checkpoint)) return SpecOfForeignWeights();
   const std::string path = checkpoint + "/manifest.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return NoCheckpoint(checkpoint);
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kManifestBytesMax));
   std::optional<v1::JobSpec> spec = SpecOfManifest(text);
   if (!spec || !CheckManifestSeal(text).ok()) {

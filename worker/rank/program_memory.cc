@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rank/program_memory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "base/text/number_format.h"
 #include "proto/program/allocation_events.h"
 #include "proto/program/caching_need.h"
+#include "proto/program/sequences.h"
 
 namespace terrace {
 namespace {
@@ -37,8 +39,15 @@ ArenaExtent ExtentOf(const v1::Arena& arena) {
   return extent;
 }
 
-constexpr char kUseLess[] =
-    "lower resources.device_memory or resources.host_memory so that more is offloaded, or ";
+// Of a job: what lets more rest elsewhere. Of a checkpoint that generates or is evaluated: less.
+const char* UseLess(const v1::Program& program) {
+  const bool trains =
+      std::any_of(program.sequences().begin(), program.sequences().end(),
+                  [](const v1::Sequence& sequence) { return IsTrain(sequence.name()); });
+  if (trains)
+    return "lower resources.device_memory or resources.host_memory so that more is offloaded, or ";
+  return "ask for fewer texts at a time or for shorter ones, or ";
+}
 
 }  // namespace
 
@@ -65,13 +74,13 @@ absl::Status CheckHostLimits(const v1::Program& program, const HostLimits& limit
     return absl::ResourceExhaustedError(
         absl::StrCat("the rank needs ", RamText(device, host), ", ", group.file, " allows ",
                      FormatBytes(group.limit_bytes), ", of which ", FormatBytes(group.free_bytes),
-                     " are free", TakenText(limits), "; ", kUseLess, "raise that limit"));
+                     " are free", TakenText(limits), "; ", UseLess(program), "raise that limit"));
   }
   if (device + host > limits.available_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the rank needs ", RamText(device, host), ", this machine has ",
                      FormatBytes(limits.available_bytes), " left (MemAvailable in /proc/meminfo)",
-                     TakenText(limits), "; ", kUseLess, "end what else uses it"));
+                     TakenText(limits), "; ", UseLess(program), "end what else uses it"));
   }
   return absl::OkStatus();
 }

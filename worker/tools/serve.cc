@@ -119,12 +119,12 @@ class Renderings {
 class Routes {
  public:
   Routes(std::string model, const CompletionLimits& limits, const Tokenizer& tokenizer,
-         Completions* completions, Renderings* renderings)
+         Completions* completions, ChatRenderer* renderer)
       : model_(std::move(model)),
         limits_(limits),
         tokenizer_(tokenizer),
         completions_(*completions),
-        renderings_(*renderings) {}
+        renderings_(renderer) {}
 
   void Answer(const HttpRequest& request, HttpServer::Reply reply) {
     if (request.path == "/health") return reply({.body = "ok\n"});
@@ -192,8 +192,8 @@ class Routes {
   const CompletionLimits limits_;
   const Tokenizer& tokenizer_;
   Completions& completions_;
-  Renderings& renderings_;
   std::atomic<int64_t> requests_ = 0;
+  Renderings renderings_;  // the first to end: what it calls uses all of the above
 };
 
 std::string NameOf(const std::string& checkpoint) {
@@ -217,8 +217,7 @@ absl::Status Serve(const ServeOptions& options) {
   ChatRenderer renderer(std::move(chat),
                         {.finds_special_tokens = tokenizer->finds_special_tokens(), .asks = true},
                         nullptr);
-  Renderings renderings(&renderer);
-  Routes routes(NameOf(options.checkpoint), limits, *tokenizer, &completions, &renderings);
+  Routes routes(NameOf(options.checkpoint), limits, *tokenizer, &completions, &renderer);
   ASSIGN_OR_RETURN(
       const auto server,
       HttpServer::Start(options.listen, [&](const HttpRequest& request, HttpServer::Reply reply) {

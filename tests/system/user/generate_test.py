@@ -5,7 +5,7 @@ time, and what is kept of them has the bytes of the formula."""
 import json
 import unittest
 
-from support import INVALID_INPUT, LLAMA, USAGE, TerraceTest
+from support import INVALID_INPUT, LLAMA, NOT_FOUND, USAGE, TerraceTest
 
 CONTEXT = 64
 
@@ -70,6 +70,8 @@ class GenerateTest(TerraceTest):
             for option, value in (("--top-p", 1.5), ("--top-p", "nan"), ("--min-p", -1), ("--samples", 0), ("--repetition-penalty", 0),
                                   ("--temperature", "nan"), ("--temperature", "inf"), ("--tokens", 0), ("--top-k", -1)):
                 self.terrace("generate", checkpoint, "--prompt", "a", option, value, code=USAGE)
+            folder = checkpoint.rsplit("/", 2)[0]
+            self.refused(self.terrace("generate", folder, "--prompt", "a", code=NOT_FOUND), folder, "is no checkpoint", checkpoint)
             many = [word for _ in range(2) for word in ("--prompt", "a")]
             self.refused(self.terrace("generate", checkpoint, *many, "--samples", 4096, code=INVALID_INPUT), "--samples", "4096 texts")
 

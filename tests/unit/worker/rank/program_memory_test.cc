@@ -17,6 +17,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t kMiB = 1 << 20;
 
@@ -49,6 +50,10 @@ TEST(HostLimitCheckTest, WithinAllLimitsIsFine) {
 
 TEST(HostLimitCheckTest, EachRefusalNamesLimitNeedAndWayOut) {
   v1::Program program = Needing(4 * kMiB, 2 * kMiB, 8 * kMiB);
+  EXPECT_THAT(Refusal(program, {.available_bytes = 6 * kMiB - 1}),
+              AllOf(HasSubstr("fewer texts"), Not(HasSubstr("resources."))))
+      << "nothing is trained";
+  program.add_sequences()->set_name("train");
   EXPECT_THAT(Refusal(program, {.available_bytes = 6 * kMiB - 1}),
               AllOf(HasSubstr("6.0 MiB of RAM (4.0 MiB device, 2.0 MiB host)"),
                     HasSubstr("MemAvailable"), HasSubstr("resources.host_memory")));
