@@ -168,6 +168,7 @@ class Server final : public HttpServer {
       open = open_;
     }
     for (const auto& exchange : open) exchange->Reply(Unavailable());
+    WaitUntilAnswered();
     MHD_stop_daemon(daemon_);  // calls Completed for each that is left
   }
 
@@ -208,6 +209,15 @@ class Server final : public HttpServer {
     std::shared_ptr<Exchange> exchange;
     std::optional<HttpRequest> incomplete;  // its body is still to come
   };
+
+  // The library sends answers on its own thread, and none once it is stopped. Who does not read his
+  // is not waited for.
+  void WaitUntilAnswered() {
+    constexpr absl::Duration kMost = absl::Milliseconds(250);
+    absl::MutexLock lock(&mutex_);
+    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return open_.empty(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&none), kMost);
+  }
 
   static MHD_Result Handle(void* self, MHD_Connection* connection, const char* url,
                            const char* method, const char* /*version*/, const char* data,
