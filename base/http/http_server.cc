@@ -204,7 +204,7 @@ class Server final : public HttpServer {
   }
 
  private:
-  // What the library keeps for us of a request.
+  // The library keeps this for us with each request.
   struct Held {
     std::shared_ptr<Exchange> exchange;
     std::optional<HttpRequest> incomplete;  // its body is still to come

@@ -263,7 +263,7 @@ int64_t ScoreTokens(const GenerateProgramOptions& options) {
   return options.scores ? std::max<int64_t>(1, kRows / options.texts) : 0;
 }
 
-// Where no job says how long rows are; of models that have fewer positions, those.
+// Rows are this long where no job says it, or as long as the model has positions if that is less.
 constexpr int64_t kForeignRowTokens = 1024;
 
 // `sequence_length`: what the option says; 0 is the job's.

@@ -73,9 +73,9 @@ struct GenerateShape {
 // A program with the weights, room for the keys and values of `batch` texts, and sequences that
 // take new tokens of each text by LOAD_PROMPT and give logits: "prefill" and "decode", which takes
 // one, those of one row of each text, "score" those of all rows. No gradients, no optimizer state.
-// Of the input all but sequence_length counts.
+// The input's sequence_length is ignored.
 absl::StatusOr<v1::Program> CompileGenerate(const InferInput& input, GenerateShape shape);
-// Of the same kind with "eval": LOAD_BATCH of `batch` rows of sequence_length tokens, their loss.
+// A program of the same kind with "eval": the loss of `batch` rows of sequence_length tokens.
 absl::StatusOr<v1::Program> CompileEval(const InferInput& input);
 
 }  // namespace terrace

@@ -206,7 +206,7 @@ class Emitter {
     }
   }
 
-  // Of each part one element a row, or one a column.
+  // Each part has one element for each row, or one for each column.
   void Factor(const Parameter& parameter, v1::StateKind kind, int value) {
     const Slice root = graph_.Root(graph_.Whole(value));
     int64_t offset = root.offset;

@@ -32,7 +32,7 @@ struct RopeTables {
   int local = kNone;  // of ModelConfig.local_rope
 };
 
-// What a program that generates keeps of the tokens that a sequence already has.
+// A program that generates keeps these of the tokens that a sequence already has.
 struct KeptTokens {
   int64_t max_length = 0;         // tokens that there is room for in each sequence
   std::vector<int> keys, values;  // by layer: values [batch,max_length,kv_heads,d]
@@ -48,7 +48,7 @@ struct ForwardOptions {
   int64_t chunk_bytes = 0;  // of one copy between tiers; 0: the default
   uint64_t dropout_seed = 0;
   bool documents = false;  // a sequence of a batch holds several (data.samples: packed)
-  // Of a pass over new tokens of sequences, of which `sequence` is the most; else null.
+  // It is set for a pass over new tokens, at most `sequence` of each sequence; else null.
   const KeptTokens* kept = nullptr;
 };
 

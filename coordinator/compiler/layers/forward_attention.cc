@@ -115,8 +115,8 @@ Slice Forward::GroupsApart(Slice qkv) {
   return apart;
 }
 
-// Where pairs of neighbours are rotated: the first of each pair, then the second. Scores do not
-// depend on the order of a head's elements, if it is one for q and k.
+// Puts the first elements of all pairs before the second ones, where neighbours are rotated as
+// pairs. Scores do not depend on the order of a head's elements if q and k have the same.
 Slice Forward::HalvesApart(Slice qk) {
   const int64_t columns = qk.shape.RowElements(), d = config_.head_dim;
   const Slice apart = Activation("qk.halves", tokens(), columns);

@@ -80,8 +80,8 @@ struct Tile {
 struct Moments {
   std::array<int, kernels::kMomentsMax> numbers = {kNone, kNone};
   std::array<int, kernels::kMomentsMax> scales = {kNone, kNone};  // of those in blocks
-  // Of a factored rule, in the order of kFactorKinds: flat, those of a parameter's parts one behind
-  // the other.
+  // A factored rule has these, in the order of kFactorKinds. They are flat: those of a parameter's
+  // parts lie one behind the other.
   std::array<int, kFactorKinds.size()> factors = {kNone, kNone, kNone, kNone};
 };
 
@@ -114,7 +114,7 @@ struct Parameter {
   int64_t elements() const;
 };
 
-// What the part has of a state of one element a row, or one a column.
+// Counts the part's elements of a state that has one for each row, or one for each column.
 int64_t FactorElements(const Part& part, v1::StateKind kind);
 
 // Parameters whose memory is one region.

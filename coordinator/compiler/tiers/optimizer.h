@@ -37,7 +37,7 @@ struct OptimizerState {
   Slice gradient, weight;
   Slice rounded;  // of another type: what the new weight is rounded to; may be absent
   std::vector<MomentSlice> moments;  // as many as the rule keeps
-  // Of a factored rule, in the order of kFactorKinds; absent where there are none. Then a first
+  // A factored rule has these, in the order of kFactorKinds; others have none. With them a first
   // moment may be absent before the second.
   std::array<Slice, kFactorKinds.size()> factors = {};
   int64_t block = 0;
