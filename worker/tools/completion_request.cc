@@ -29,6 +29,21 @@ absl::Status Refuse(std::string_view key, const json& value, std::string_view ru
   return absl::InvalidArgumentError(absl::StrCat(Absl(key), ": got ", text, ", must ", Absl(rule)));
 }
 
+// An object; discarded where the text is none, or is nested so deeply that to walk through it would
+// overflow the stack.
+json ParseObject(std::string_view text) {
+  constexpr int kDepthMax = 64;
+  bool too_deep = false;
+  json parsed = json::parse(
+      text,
+      [&too_deep](int depth, json::parse_event_t, json&) {
+        too_deep = too_deep || depth > kDepthMax;
+        return !too_deep;
+      },
+      /*allow_exceptions=*/false);
+  return too_deep || !parsed.is_object() ? json(json::value_t::discarded) : parsed;
+}
+
 // Keys that ask for nothing where they have this value, or any.
 struct Harmless {
   std::string_view key;
@@ -229,9 +244,11 @@ std::string Line(const json& value) {
 absl::StatusOr<CompletionRequest> ReadCompletionRequest(std::string_view text,
                                                         const Tokenizer& tokenizer,
                                                         const CompletionLimits& limits) {
-  const json request = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!request.is_object())
-    return absl::InvalidArgumentError("the body must be a JSON object, as {\"prompt\": \"Once\"}");
+  const json request = ParseObject(text);
+  if (request.is_discarded()) {
+    return absl::InvalidArgumentError(
+        "the body must be a JSON object of at most 64 levels, as {\"prompt\": \"Once\"}");
+  }
   return Reader(request, tokenizer, limits).Read();
 }
 
@@ -263,10 +280,11 @@ std::string CompletionJson(const CompletionRequest& request, const CompletionAns
 }
 
 absl::StatusOr<ChatRequest> ReadChatRequest(std::string_view text) {
-  json request = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!request.is_object() || !request.contains("messages"))
+  json request = ParseObject(text);
+  if (request.is_discarded() || !request.contains("messages"))
     return absl::InvalidArgumentError(
-        "the body must be a JSON object with messages, as {\"messages\": [{\"role\": \"user\", "
+        "the body must be a JSON object of at most 64 levels with messages, as {\"messages\": "
+        "[{\"role\": \"user\", "
         "\"content\": \"Hello\"}]}");
   json line = json::object();
   for (const char* key : {"messages", "tools", "documents", "chat_template_kwargs"}) {

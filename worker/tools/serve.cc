@@ -119,11 +119,12 @@ class Renderings {
 class Routes {
  public:
   Routes(std::string model, const CompletionLimits& limits, const Tokenizer& tokenizer,
-         Completions* completions, ChatRenderer* renderer)
+         Completions* completions, bool has_template, ChatRenderer* renderer)
       : model_(std::move(model)),
         limits_(limits),
         tokenizer_(tokenizer),
         completions_(*completions),
+        has_template_(has_template),
         renderings_(renderer) {}
 
   void Answer(const HttpRequest& request, HttpServer::Reply reply) {
@@ -138,6 +139,10 @@ class Routes {
     }
     if (request.method != "POST")
       return reply(ErrorResponse(405, request.path + ": takes POST with a JSON object"));
+    if (chat && !has_template_)
+      return reply(ErrorResponse(400,
+                                 "the checkpoint has no chat template: start the server with "
+                                 "--chat-template"));
     if (chat) return AnswerChat(request.body, std::move(reply));
     auto read = ReadCompletionRequest(request.body, tokenizer_, limits_);
     if (!read.ok()) return reply(Refused(read.status()));
@@ -192,6 +197,7 @@ class Routes {
   const CompletionLimits limits_;
   const Tokenizer& tokenizer_;
   Completions& completions_;
+  const bool has_template_;
   std::atomic<int64_t> requests_ = 0;
   Renderings renderings_;  // the first to end: what it calls uses all of the above
 };
@@ -214,10 +220,12 @@ absl::Status Serve(const ServeOptions& options) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(options.checkpoint));
   ASSIGN_OR_RETURN(ChatTemplate chat, TemplateOfCheckpoint(options.checkpoint, spec.data(), "",
                                                            options.chat_template));
+  const bool has_template = !chat.texts.empty();
   ChatRenderer renderer(std::move(chat),
                         {.finds_special_tokens = tokenizer->finds_special_tokens(), .asks = true},
                         nullptr);
-  Routes routes(NameOf(options.checkpoint), limits, *tokenizer, &completions, &renderer);
+  Routes routes(NameOf(options.checkpoint), limits, *tokenizer, &completions, has_template,
+                &renderer);
   ASSIGN_OR_RETURN(
       const auto server,
       HttpServer::Start(options.listen, [&](const HttpRequest& request, HttpServer::Reply reply) {

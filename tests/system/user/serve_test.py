@@ -83,7 +83,8 @@ class ServeTest(TerraceTest):
 
         with self.subTest("what is not done is refused by name"):
             for body, words in (({}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": [256]}, "below 256"), ([], "JSON object"),
-                                (b"{", "JSON object"), ({"prompt": "a", "stream": True}, "stream"), ({"prompt": "a", "tools": []}, "tools"),
+                                (b"{", "JSON object"), (b'{"prompt":' + b"[" * 2_000_000, "64 levels"),
+                                (b'{"prompt":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "64 levels"), ({"prompt": "a", "stream": True}, "stream"), ({"prompt": "a", "tools": []}, "tools"),
                                 ({"prompt": "a", "max_tokens": CONTEXT}, "--context"), ({"prompt": "a", "top_p": 2}, "top_p"),
                                 ({"prompt": "a", "n": 1.5}, "n: "), ({"prompt": "a", "stop": [""]}, "stop"),
                                 ({"prompt": "a", "logit_bias": {"1": 5}}, "logit_bias")):
@@ -91,6 +92,9 @@ class ServeTest(TerraceTest):
                 self.assertEqual((code, answer["error"]["type"]), (400, "invalid_request_error"), body)
                 self.assertIn(words, answer["error"]["message"])
             self.assertEqual(self.ask({}, "/v1/embeddings")[0], 404)
+            code, answer = self.ask({"messages": [{"role": "user", "content": "a"}]}, "/v1/chat/completions")
+            self.assertEqual(code, 400)
+            self.assertIn("--chat-template", answer["error"]["message"])
             self.assertEqual(self.ask(None)[0], 405)
             self.refused(self.terrace("serve", checkpoint, "--listen", "0.0.0.0:0", code=INVALID_INPUT), "--listen", "--insecure")
 
