@@ -46,8 +46,8 @@ struct AttentionScratch {
 AttentionScratch AttentionScratchSizes(Op op, const AttentionAttrs& attrs, int64_t head_dim,
                                        int64_t keys = 0);
 
-// What kAttentionCached has beside `threads` times the scratch of one: the log-sum-exp of every
-// row, in f32, behind it.
+// The workspace of kAttentionCached: `threads` times the scratch of one, and behind it, in f32, the
+// log-sum-exp of every row.
 struct CachedAttentionScratch {
   CachedAttentionScratch(const AttentionAttrs& attrs, std::span<const TensorShape> operands,
                          int threads);

@@ -194,12 +194,12 @@ class Estimator {
     return bytes +
            4 * Means(rule) * sides / static_cast<double>(LoraParameters(*in_.model, in_.lora_rank));
   }
-  // Of the size of the weights: Adafactor without beta1 has none.
+  // Counts moments of the size of the weights: Adafactor without beta1 has none.
   static int MomentsOf(const kernels::OptimizerRow& rule) {
     if (!rule.factored) return rule.moments;
     return rule.rule == kernels::OptimizerRule::kCame ? 1 : 0;
   }
-  // Of rows and columns: of squares and, with errors, of theirs.
+  // Counts means by row and column: those of squares and, with errors, those of errors.
   static int Means(const kernels::OptimizerRow& rule) {
     return rule.rule == kernels::OptimizerRule::kCame ? 2 : 1;
   }
@@ -315,7 +315,7 @@ class Estimator {
   const ModelConfig& config_;
   const double parameters_;
   double matrices_ = 0;  // parameters of layers' matrices
-  // Of all tensors: rows and columns of matrices, and elements of vectors.
+  // These add up all tensors: rows and columns of matrices, and elements of vectors.
   double sides_ = 0, vectors_ = 0;
 };
 

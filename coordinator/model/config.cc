@@ -186,7 +186,7 @@ int64_t ReadWindow(JsonReader& json, const Family& family) {
   return on ? window : 0;
 }
 
-// Which layers have the window where layer_types does not say it.
+// Tells which layers have the window where layer_types does not say it.
 std::vector<bool> SlidingByClass(JsonReader& json, const Family& family,
                                  const ModelConfig& config) {
   const bool from_layer = family.window == WindowRule::kSwitched;

@@ -31,7 +31,7 @@ struct ConfigKey {
 
 const std::vector<ConfigKey>& ConfigKeys();
 
-// What transformers does with the embedding of the token that pads, and what is done here.
+// Says what transformers does with the embedding of the token that pads, and what is done here.
 std::string_view PaddingNote();
 
 // For each key that `read` was not asked for: a remark, or a problem, or neither.

@@ -68,8 +68,8 @@ struct FamilyNames {
   std::string_view token_embedding, position_embedding, final_norm;
   std::string_view head = "lm_head";  // of one that is not tied
   std::string_view layers;            // before the layer's number
-  // Of norms before a block and behind it. Where a key of the config asks for two norms of blocks
-  // that stand side by side, these are called `two_norms`.
+  // These name norms before and behind a block. Where a key of the config asks for two norms of
+  // blocks that stand side by side, these are called `two_norms`.
   std::string_view attention_norm, attention_after_norm, qkv, q, k, v, q_norm, k_norm,
       attention_out;
   std::string_view mlp_norm, mlp_after_norm, mlp_gate, mlp_up, mlp_down;

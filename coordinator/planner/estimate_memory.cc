@@ -40,7 +40,7 @@ LayerBytes MemoryEstimator::BytesOfLayer(const v1::Layout& layout, double elemen
   const int64_t qk_norm = config.qk_norm || config.interleaved_rope ? attention + kv : 0;
   const int64_t before = config.shared_norm ? 1 : 2;
   int64_t whole = before * config.hidden + 2 * config.hidden / sp;
-  // What the norms behind the blocks read.
+  // The norms behind the blocks read these.
   if (config.norm_before && config.norm_after) whole += 2 * config.hidden / sp;
   int64_t elements = (2 * attention + 2 * kv + qk_norm + inner) / tp + whole + model_.adapter_ranks;
   if (layout.context_parallel() > 1) {

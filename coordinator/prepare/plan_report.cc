@@ -270,7 +270,7 @@ void ReportGathers(const Evaluated& chosen, v1::Plan* plan) {
   }
 }
 
-// What a training step drops at random; a plan's time has it in the layers' passes.
+// Says what a training step drops at random; a plan's time has it in the layers' passes.
 void ReportDropout(const DropoutConfig& dropout, v1::Plan* plan) {
   std::vector<std::string> parts;
   const auto add = [&parts](double rate, const char* of) {

@@ -61,7 +61,7 @@ void CheckRule(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
                  "momentum 0.9");
 }
 
-// Where the rate follows from the step, nobody else says it, and no scale that no step has.
+// Refuses a rate or schedule beside relative_step, and a least scale without a scale.
 void CheckFactored(SpecReader& reader, const v1::OptimizerSpec& optimizer) {
   if (optimizer.name() != "adafactor") return;
   if (reader.Has("train.optimizer.least_scale") && !optimizer.scale_parameter()) {
