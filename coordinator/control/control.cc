@@ -62,8 +62,10 @@ absl::Duration Control::Pass() {
               ": workers are not taken for lost for that");
     reconciler_.StoodStill(absl::ToInt64Nanoseconds(apart - kPassAtLeastEvery));
   }
-  reconciler_.Pass();
+  const Stored stored = StoreSubmitted();
+  reconciler_.Pass();  // places them, or says what they wait for
   passed_ns_ = clock_.MonotonicNanos();
+  Answer(stored);
   while (!timers_.empty() && timers_.begin()->first <= passed_ns_) {
     const std::function<void()> due = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
@@ -71,6 +73,25 @@ absl::Duration Control::Pass() {
   }
   if (stats_ns_ == 0 || passed_ns_ - stats_ns_ >= kStatsEveryNs) PublishStats();
   return kPassAtLeastEvery;
+}
+
+void Control::SubmitSoon(SubmittedJob job, std::function<void(absl::StatusOr<v1::Job>)> done) {
+  submitted_.push_back(std::move(job));
+  submitted_done_.push_back(std::move(done));
+}
+
+// Those that came while the last ones were written: the more come, the fewer writes each takes.
+Control::Stored Control::StoreSubmitted() {
+  Stored stored = {.ids = {}, .done = std::exchange(submitted_done_, {})};
+  if (!submitted_.empty()) stored.ids = reconciler_.SubmitAll(std::exchange(submitted_, {}));
+  return stored;
+}
+
+void Control::Answer(const Stored& stored) {
+  for (size_t i = 0; i < stored.ids.size(); ++i) {
+    const absl::StatusOr<std::string>& id = stored.ids[i];
+    stored.done[i](id.ok() ? reconciler_.Get(*id) : absl::StatusOr<v1::Job>(id.status()));
+  }
 }
 
 void Control::PublishStats() {
@@ -97,6 +118,9 @@ void Control::Close() {
 void Control::Stop() {
   planner_.Stop();
   loop_.Stop();
+  submitted_.clear();
+  for (const auto& done : std::exchange(submitted_done_, {}))
+    done(absl::UnavailableError("the coordinator is stopping; submit again when it is back"));
 }
 
 void Control::Plan(const v1::JobSpec& spec, const Budget& budget, std::weak_ptr<void> wanted,

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -73,6 +74,10 @@ class Control final : public ControlPorts {
   void AttachWorker(const std::string& name, uint64_t session, WorkerConnection* connection);
   void DetachWorker(const std::string& name, uint64_t session);
 
+  // The job is stored after the calls that wait for the loop now, in one write with others of them;
+  // then `done` is called.
+  void SubmitSoon(SubmittedJob job, std::function<void(absl::StatusOr<v1::Job>)> done);
+
   // `closure` runs after the first pass that begins so much later; passes are at most 1.25 s apart.
   void CallAfter(absl::Duration delay, std::function<void()> closure);
 
@@ -111,6 +116,12 @@ class Control final : public ControlPorts {
   };
 
   absl::Duration Pass();
+  struct Stored {
+    std::vector<absl::StatusOr<std::string>> ids;
+    std::vector<std::function<void(absl::StatusOr<v1::Job>)>> done;
+  };
+  Stored StoreSubmitted();
+  void Answer(const Stored& stored);
   void PublishStats() ABSL_LOCKS_EXCLUDED(stats_mutex_);
 
   const Clock& clock_;
@@ -119,6 +130,8 @@ class Control final : public ControlPorts {
   Reconciler reconciler_;
   int64_t passed_ns_ = 0;                                 // when the last pass ended; 0: none has
   std::multimap<int64_t, std::function<void()>> timers_;  // by the time they are due
+  std::vector<SubmittedJob> submitted_;                   // that are not stored yet
+  std::vector<std::function<void(absl::StatusOr<v1::Job>)>> submitted_done_;  // of these
   uint64_t last_id_ = 0;
   std::map<std::string, Attached, std::less<>> workers_;
   std::map<uint64_t, Watcher> watchers_;

@@ -32,31 +32,49 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
     request.mutable_read_spec()->set_base_directory(base_directory);
     request.mutable_read_spec()->set_to_train(to_train);
     if (member.size() > 0) *request.mutable_read_spec()->mutable_member() = member;
-    if (!to_train) return Read(std::move(request));
+    if (!to_train) return Read(std::move(request), /*is_again=*/false);
     control.loop().Post([self = shared_from_this(), request = std::move(request)]() mutable {
-      for (std::string& directory : self->control.reconciler().CheckpointDirectories()) {
-        *request.mutable_read_spec()->add_taken_directories() = std::move(directory);
-      }
-      self->Read(std::move(request));
+      self->Read(std::move(request), /*is_again=*/false);
     });
   }
 
-  void Read(v1::PlannerRequest request) {
-    Ask(std::move(request), 0, [self = shared_from_this()](Answer read) {
+  void Read(v1::PlannerRequest request, bool is_again) {
+    v1::ReadSpecWork& work = *request.mutable_read_spec();
+    work.clear_directories();
+    if (to_train) {
+      for (std::string& directory : control.reconciler().DirectoriesToPlace())
+        *work.add_directories() = std::move(directory);
+    }
+    Ask(request, 0, [self = shared_from_this(), request, is_again](Answer read) {
       if (!read.ok()) return self->done(read.status());
       self->spec = std::move(*read->mutable_spec());
-      absl::Status admitted = self->control.reconciler().Admit(&self->spec);
-      if (admitted.ok()) admitted = self->control.reconciler().CheckAfter(self->after);
-      if (admitted.ok())
-        admitted = self->control.reconciler().CheckMember(self->member, self->owner);
-      if (!admitted.ok()) return self->done(admitted);
-      if (const std::string& taken = read->taken_directory(); !taken.empty()) {
-        const std::string& directory = self->spec.checkpoint().directory();
-        const absl::Status free = self->control.reconciler().CheckDirectoryIsFree(directory, taken);
-        if (!free.ok()) return self->done(free);
+      self->place = read->place();
+      self->NotePlaces(request.read_spec(), *read);
+      const absl::Status status = self->Check(*read);
+      // What is known of the other directory may be a minute old.
+      if (!status.ok() && self->to_train && !is_again &&
+          self->control.reconciler().DoubtPlace(self->Directory(), self->place)) {
+        return self->Read(request, /*is_again=*/true);
       }
+      if (!status.ok()) return self->done(status);
       self->Plan(read->layers());
     });
+  }
+
+  void NotePlaces(const v1::ReadSpecWork& asked, const v1::PlannerAnswer& read) {
+    for (int i = 0; i < std::min(asked.directories_size(), read.places_size()); ++i)
+      control.reconciler().NotePlace(asked.directories(i), read.places(i));
+  }
+
+  absl::Status Check(const v1::PlannerAnswer& read) {
+    const Reconciler& reconciler = control.reconciler();
+    RETURN_IF_ERROR(reconciler.Admit(&spec));
+    RETURN_IF_ERROR(reconciler.CheckAfter(after));
+    RETURN_IF_ERROR(reconciler.CheckMember(member, owner));
+    if (!to_train) return absl::OkStatus();
+    RETURN_IF_ERROR(reconciler.CheckDirectoryIsFree(Directory(), place));
+    if (read.no_continuation().empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(read.no_continuation());
   }
 
   void Plan(int64_t layers) {
@@ -77,6 +95,8 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
     Ask(std::move(request), layers,
         [self = shared_from_this()](Answer planned) { self->done(std::move(planned)); });
   }
+
+  const std::string& Directory() const { return spec.checkpoint().directory(); }
 
   // `then` runs on the loop.
   void Ask(v1::PlannerRequest request, int64_t size, std::function<void(Answer)> then) {
@@ -101,6 +121,7 @@ struct Pipeline : std::enable_shared_from_this<Pipeline> {
   v1::ArrayMember member;
   std::string owner;
   v1::JobSpec spec;
+  std::string place;  // of its checkpoint directory
   bool placeable = false;
   std::function<void(Answer)> done;
 };
@@ -188,13 +209,16 @@ void Submit(Control& control, const v1::SubmitRequest& request, const Submitted&
                     done = std::move(done)](Answer planned) {
     if (!planned.ok()) return done(planned.status());
     if (dry_run) return done(DryJob(pipe->spec, planned->plan()));
+    SubmittedJob job{.spec = pipe->spec, .planned = absl::StatusOr<PlannedJob>(), .as = as};
+    job.as.place = pipe->place;
     if (pipe->placeable) {
-      return done(control.reconciler().Submit(pipe->spec, PlannedOf(std::move(planned)), as));
+      job.planned = PlannedOf(std::move(planned));
+    } else {
+      const absl::Status waits = control.reconciler().BudgetNow(pipe->spec).status();
+      job.planned =
+          waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits;
     }
-    const absl::Status waits = control.reconciler().BudgetNow(pipe->spec).status();
-    done(control.reconciler().Submit(
-        pipe->spec,
-        waits.ok() ? absl::NotFoundError("a matching worker has just registered") : waits, as));
+    control.SubmitSoon(std::move(job), done);
   };
   pipeline->Start(request.yaml(), request.base_directory());
 }

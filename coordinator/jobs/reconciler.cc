@@ -48,7 +48,7 @@ absl::Status Reconciler::Load() {
     if (done.newest > job.progress().step()) job.mutable_progress()->set_step(done.newest);
     Entry& entry = jobs_[id] = {.job = std::move(job), .last_sequence = sequence, .done = done};
     LoadHistory(entry);
-    NoteChange(entry.job, entry);
+    NoteNew(entry);
     if (entry.job.dependencies_size() > 0) dependents_due_.insert(id);
   }
   ASSIGN_OR_RETURN(const std::vector<LearnedMemory> learned, store_.Learned());

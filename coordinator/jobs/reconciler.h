@@ -12,11 +12,11 @@
 //
 // Jobs that have ended are in the store only.
 //
-// Its parts: reconciler.cc (clients, writing), reconciler_pass.cc, reconciler_looks.cc,
-// reconciler_placing.cc, reconciler_queue.cc, reconciler_planning.cc, reconciler_memory.cc,
-// reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc, reconciler_drain.cc,
-// reconciler_hang.cc, reconciler_list.cc. The outside comes in through ControlPorts. Used only on
-// the control loop's thread.
+// Its parts: reconciler.cc (clients, writing), reconciler_submit.cc, reconciler_pass.cc,
+// reconciler_looks.cc, reconciler_placing.cc, reconciler_queue.cc, reconciler_planning.cc,
+// reconciler_memory.cc, reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc,
+// reconciler_drain.cc, reconciler_hang.cc, reconciler_list.cc. The outside comes in through
+// ControlPorts. Used only on the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,11 +35,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "coordinator/hardware/budget.h"
 #include "coordinator/history/history.h"
 #include "coordinator/jobs/cluster.h"
 #include "coordinator/jobs/control_stats.h"
+#include "coordinator/jobs/directory_places.h"
 #include "coordinator/jobs/job_index.h"
 #include "coordinator/jobs/pace.h"
 #include "coordinator/jobs/rendezvous.h"
@@ -55,7 +57,9 @@
 
 namespace terrace {
 
-inline constexpr size_t kActiveJobsMax = 10'000;
+inline constexpr size_t kActiveJobsMax = 20'000;
+// Of one write.
+inline constexpr size_t kSubmittedTogetherMax = 256;
 inline constexpr int64_t kProgramChunkBytes = 1 << 20;
 inline constexpr size_t kDrainsMax = kNodesMax;
 inline constexpr size_t kDrainReasonBytesMax = 200;
@@ -104,6 +108,12 @@ struct Submitted {
   std::string owner;       // who asks; empty: nobody knows
   Dependencies after;      // jobs that must have ended before it starts
   v1::ArrayMember member;  // without a size: it is of no array
+  std::string place;       // of its checkpoint directory (planning/place.h); empty: not known
+};
+struct SubmittedJob {
+  v1::JobSpec spec;
+  absl::StatusOr<PlannedJob> planned;  // not OK: no worker could hold it, as the message says
+  Submitted as;
 };
 
 // A part of a list of jobs, which begins with the newest ones.
@@ -143,6 +153,9 @@ class Reconciler {
   // that sentence.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const absl::StatusOr<PlannedJob>& planned,
                                  const Submitted& as = {});
+  // The same of several, of which one write stores as many as can be; no pass follows. Their ids,
+  // in their order.
+  std::vector<absl::StatusOr<std::string>> SubmitAll(absl::Span<const SubmittedJob> jobs);
   // As dependencies.h has it, of a job that would be submitted now.
   absl::Status CheckAfter(const Dependencies& dependencies) const;
   // INVALID_ARGUMENT: no array has such a job. NOT_FOUND: there is no such array.
@@ -151,11 +164,17 @@ class Reconciler {
   // Fills in what the spec leaves to this coordinator. INVALID_ARGUMENT: it asks for what this
   // coordinator does not allow.
   absl::Status Admit(v1::JobSpec* spec) const;
-  // Into which jobs that have not ended write their checkpoints.
-  std::vector<std::string> CheckpointDirectories() const;
-  // FAILED_PRECONDITION, with the other job, when one that has not ended writes there. `place` is
-  // the name that the other job may have for `directory`.
-  absl::Status CheckDirectoryIsFree(const std::string& directory, const std::string& place) const;
+  // Into which jobs that have not ended write their checkpoints, and of which nobody knows, or not
+  // for sure any more, where they lead. NotePlace() is to be called of each.
+  std::vector<std::string> DirectoriesToPlace();
+  // `place` is as of planning/place.h.
+  void NotePlace(std::string_view directory, std::string_view place);
+  // FAILED_PRECONDITION, with the other job, when one that has not ended writes there, maybe by
+  // another name. An empty `place`: not known.
+  absl::Status CheckDirectoryIsFree(const std::string& directory, std::string_view place) const;
+  // Has whatever directory is known to be there looked at again. False: that is none, or it is of
+  // that name, too.
+  bool DoubtPlace(const std::string& directory, std::string_view place);
   absl::StatusOr<v1::Job> Cancel(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Pause(std::string_view id, bool force);
   absl::StatusOr<v1::Job> Resume(std::string_view id);
@@ -289,6 +308,14 @@ class Reconciler {
   absl::StatusOr<std::map<v1::JobState, int64_t>> CountJobs(const JobFilter& filter) const;
   absl::StatusOr<v1::ListPageResponse> PageWith(const std::vector<PageRow>& rows,
                                                 const JobFilter& filter, const PageOf& page) const;
+  // Of a job that is not stored yet; `before` others come before it in the same write.
+  absl::StatusOr<v1::Job> MakeJob(const SubmittedJob& submitted, size_t before) const;
+  // The first ones of `jobs`, in one write.
+  void SubmitTogether(absl::Span<const SubmittedJob> jobs,
+                      std::vector<absl::StatusOr<std::string>>* results);
+  void Accept(v1::Job stored, const Submitted& as);
+  // A job that was not in jobs_.
+  void NoteNew(Entry& entry);
   // What follows for indexes and looks from a job that has changed, `before` as it was.
   void NoteChange(const v1::Job& before, Entry& entry);
   // The job is looked at by the next pass. One with many ranks that has only said how it goes on
@@ -437,6 +464,7 @@ class Reconciler {
   Rendezvous rendezvous_;
   std::map<std::string, Entry, std::less<>> jobs_;    // that have not ended
   JobIndex index_;                                    // of jobs_
+  DirectoryPlaces places_;                            // of jobs_
   std::set<std::pair<int64_t, std::string>> looks_;   // when which job is to be looked at
   std::set<std::string> strays_on_;                   // workers to be looked at for strays
   std::map<std::string, Usage, std::less<>> usages_;  // by owner, of gangs that have ended

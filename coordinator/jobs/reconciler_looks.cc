@@ -17,9 +17,17 @@ constexpr int kRanksLookedAtEachTime = 4;
 
 }  // namespace
 
+void Reconciler::NoteNew(Entry& entry) {
+  places_.Add(JobIndex::DirectoryName(entry.job.spec().checkpoint().directory()));
+  NoteChange(entry.job, entry);
+}
+
 void Reconciler::NoteChange(const v1::Job& before, Entry& entry) {
   const v1::Job& job = entry.job;
   place_due_ = true;
+  const std::string_view directory = JobIndex::DirectoryName(job.spec().checkpoint().directory());
+  // Ranks make the directory where it is not there yet.
+  if (before.state() != job.state() && HoldsDevices(job.state())) places_.Doubt(directory);
   // Ranks of a gang that is no more are strays.
   if (before.epoch() != job.epoch() || !HoldsDevices(job.state())) {
     for (const v1::Placement::Rank& rank : before.placement().ranks())
@@ -28,6 +36,7 @@ void Reconciler::NoteChange(const v1::Job& before, Entry& entry) {
   if (HasEnded(job.state())) {
     for (std::string& id : index_.DependentsOf(job.id())) dependents_due_.insert(std::move(id));
     index_.Erase(job.id());
+    places_.Remove(directory);
     unwritten_.erase(job.id());
     return LookAt(entry, kNeverNs);
   }

@@ -8,9 +8,8 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
-#include "coordinator/life/time_limit.h"
 
-// From a spec to a planned job in the store.
+// From a job in the store that has no plan to one that has.
 namespace terrace {
 namespace {
 
@@ -33,76 +32,6 @@ Refused RefusalOf(const absl::Status& status) {
 }
 
 }  // namespace
-
-// Two jobs would write over each other's checkpoints. Ranks lock the directory, too: other
-// coordinators know nothing of this one's jobs.
-absl::Status Reconciler::CheckDirectoryIsFree(const std::string& directory,
-                                              const std::string& place) const {
-  if (directory.empty()) return absl::OkStatus();
-  const std::string_view name = JobIndex::DirectoryName(directory);
-  const std::string_view other = JobIndex::DirectoryName(place);
-  const std::string_view writer = index_.WriterTo(other);
-  if (writer.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "checkpoint.directory: got ", directory,
-      other == name ? "" : absl::StrCat(", which is ", place), ", into which job ", Absl(writer),
-      " (", v1::JobState_Name(jobs_.find(writer)->second.job.state()),
-      ") writes its checkpoints; name another, or submit again when that job has ended"));
-}
-
-absl::Status Reconciler::Admit(v1::JobSpec* spec) const {
-  ASSIGN_OR_RETURN(const int64_t limit, AdmittedTimeLimit(*spec, queue_));
-  spec->set_time_limit_seconds(limit);
-  return absl::OkStatus();
-}
-
-std::vector<std::string> Reconciler::CheckpointDirectories() const {
-  std::vector<std::string> directories;
-  for (const auto& [id, entry] : jobs_) {
-    const std::string& directory = entry.job.spec().checkpoint().directory();
-    if (!directory.empty()) directories.push_back(directory);
-  }
-  return directories;
-}
-
-absl::StatusOr<v1::Job> Reconciler::Submit(const v1::JobSpec& spec,
-                                           const absl::StatusOr<PlannedJob>& planned,
-                                           const Submitted& as) {
-  if (jobs_.size() >= kActiveJobsMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        kActiveJobsMax, " jobs have not ended yet, the most this coordinator holds: try later"));
-  }
-  RETURN_IF_ERROR(
-      CheckDirectoryIsFree(spec.checkpoint().directory(), spec.checkpoint().directory()));
-  RETURN_IF_ERROR(CheckAfter(as.after));
-  RETURN_IF_ERROR(CheckMember(as.member, as.owner));
-  const std::string id = absl::StrCat(spec.name(), "-", last_number_ + 1);
-  Entry entry{.job = NewJob(id, spec, clock_.UnixMillis())};
-  entry.job.set_owner(as.owner);
-  *entry.job.mutable_dependencies() = as.after;
-  if (as.member.size() > 0) {
-    *entry.job.mutable_array() = as.member;
-    if (as.member.array().empty()) entry.job.mutable_array()->set_array(id);
-  }
-  JobInput input = planned.ok() ? JobInput(Planned{planned->plan})
-                                : JobInput(MustWait{v1::REASON_NO_MATCHING_WORKER,
-                                                    std::string(planned.status().message())});
-  ASSIGN_OR_RETURN(Transition transition, Apply(entry.job, input, clock_.UnixMillis()));
-  if (as.held) {  // in the same write: it is never placed in between
-    const v1::Job queued = std::move(transition.job);
-    ASSIGN_OR_RETURN(transition, Apply(queued, PauseAsked{}, clock_.UnixMillis()));
-  }
-  RETURN_IF_ERROR(Write(entry, std::move(transition.job),
-                        planned.ok() ? planned->programs : std::vector<StoredProgram>()));
-  ++last_number_;
-  ++stats_.jobs[entry.job.state()];
-  log::Info("accepted job ", id, as.owner.empty() ? "" : " of ", as.owner, as.held ? ", held" : "");
-  Entry& added = jobs_[id] = std::move(entry);
-  NoteChange(added.job, added);
-  ports_.EventsStored(id);
-  Pass();
-  return Get(id);
-}
 
 // A job is planned here when no worker could hold it as it was submitted, or when those it was
 // planned for have gone. That changes with the cluster, and with the jobs that wait for it.

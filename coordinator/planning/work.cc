@@ -19,9 +19,9 @@
 #include "coordinator/planning/data_files.h"
 #include "coordinator/planning/frames.h"
 #include "coordinator/planning/inputs.h"
+#include "coordinator/planning/place.h"
 #include "coordinator/planning/plan_timer.h"
 #include "coordinator/planning/planner.h"
-#include "coordinator/planning/same_place.h"
 #include "coordinator/prepare/explain.h"
 #include "coordinator/prepare/fallback.h"
 #include "coordinator/prepare/prepare.h"
@@ -41,11 +41,11 @@ absl::Status ReadSpec(const v1::ReadSpecWork& work, const JobRoots& roots,
                    ReadJobSpec(work.yaml(), work.base_directory(), work.member(), roots));
   if (work.to_train()) {
     RETURN_IF_ERROR(CheckDataLengths(answer->spec()));
-    const std::string& directory = answer->spec().checkpoint().directory();
-    answer->set_taken_directory(
-        SamePlace(directory, {work.taken_directories().begin(), work.taken_directories().end()}));
-    // While another job writes there, what the directory holds changes.
-    if (answer->taken_directory().empty()) RETURN_IF_ERROR(CheckContinues(answer->spec()));
+    answer->set_place(PlaceOf(answer->spec().checkpoint().directory()));
+    for (const std::string& other : work.directories()) answer->add_places(PlaceOf(other));
+    // Not an error here: while another job writes there, what the directory holds changes.
+    const absl::Status continues = CheckContinues(answer->spec());
+    if (!continues.ok()) answer->set_no_continuation(std::string(continues.message()));
   }
   const v1::JobSpec& spec = answer->spec();
   const auto config = ParseModelConfig(spec.model().config_json(), spec.data().sequence_length());

@@ -11,10 +11,12 @@ class FailingStore final : public Store {
  public:
   bool full = false;        // commits fail as on a full disk
   bool unreadable = false;  // jobs cannot be read
-  int jobs_written = 0;     // by commits so far
+  int commits = 0;          // so far that did not fail
+  int jobs_written = 0;     // by these
 
   absl::Status Commit(const Transaction& transaction) override {
     if (full) return absl::ResourceExhaustedError("the disk is full");
+    ++commits;
     jobs_written += static_cast<int>(transaction.jobs.size());
     return inner_.Commit(transaction);
   }
