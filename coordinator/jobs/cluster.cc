@@ -147,6 +147,13 @@ absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t n
     return absl::ResourceExhaustedError(
         absl::StrCat("this coordinator has ", kNodesMax, " workers, the most it takes"));
   }
+  // Thousands of workers take their time to come back: a job is not restarted because its workers
+  // are among the last.
+  if (former == nodes_.end() && IsYoung(now_ns)) {
+    const int64_t until_ns =
+        std::min(now_ns + timing_.grace_apart_ns, start_ns_ + timing_.grace_most_ns);
+    young_until_ns_ = std::max(young_until_ns_, until_ns);
+  }
   Entry& entry = nodes_[node.name()];
   entry.node = node;
   CleanStrings(&entry.node);

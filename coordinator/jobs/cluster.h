@@ -4,8 +4,8 @@
 // Reports are level-triggered: each heartbeat replaces everything known of its node, but for what
 // its ranks hold, which it need not repeat. A worker that
 // is silent for `lost_after_ns` is lost; one that a placement names but that has not come back
-// since the coordinator's start is given `grace_ns`. Time is an argument. Used only on the control
-// loop's thread.
+// since the coordinator's start is given `grace_ns`, and more while others are coming back. Time is
+// an argument. Used only on the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,10 +44,13 @@ class Cluster {
   struct Timing {
     int64_t lost_after_ns = 3'000'000'000;
     int64_t grace_ns = 10'000'000'000;
+    int64_t grace_apart_ns = 5'000'000'000;     // after each one that comes back in that time
+    int64_t grace_most_ns = 120'000'000'000;    // in all
     int64_t forget_after_ns = 600'000'000'000;  // lost nodes leave the list
     int64_t check_again_ns = 10'000'000'000;    // of nodes that others cannot reach
   };
-  Cluster(const Timing& timing, int64_t start_ns) : timing_(timing), start_ns_(start_ns) {}
+  Cluster(const Timing& timing, int64_t start_ns)
+      : timing_(timing), start_ns_(start_ns), young_until_ns_(start_ns + timing.grace_ns) {}
 
   // `session` names the connection; the newest of a name is the valid one. INVALID_ARGUMENT: a name
   // or number that no worker has. RESOURCE_EXHAUSTED: kNodesMax. ALREADY_EXISTS: another process
@@ -93,7 +96,7 @@ class Cluster {
   uint64_t places_version() const { return places_version_; }
   NodeState StateOf(std::string_view name, int64_t now_ns) const;
   // So soon after the coordinator's start that workers may yet have to come back.
-  bool IsYoung(int64_t now_ns) const { return now_ns - start_ns_ <= timing_.grace_ns; }
+  bool IsYoung(int64_t now_ns) const { return now_ns <= young_until_ns_; }
   bool Has(std::string_view name) const { return nodes_.contains(name); }
   // Of its newest registration; empty: unknown.
   std::string InstanceOf(std::string_view name) const;
@@ -139,6 +142,7 @@ class Cluster {
 
   const Timing timing_;
   const int64_t start_ns_;
+  int64_t young_until_ns_;
   std::map<std::string, Entry, std::less<>> nodes_;
   std::map<std::string, int64_t, std::less<>> ranks_of_;  // reported, by job
   std::set<std::string, std::less<>> to_check_;           // that have come, or have a problem

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/hardware/catalogue.h"
 
 namespace terrace {
@@ -293,6 +294,42 @@ TEST_F(PeerChecksTest, WhoeverComesAgainStartsWithoutAProblem) {
   Come("2", 2);
   EXPECT_EQ(ProblemOf("2"), "");
   EXPECT_THAT(Checks(), testing::UnorderedElementsAre("1>2", "2>1"));
+}
+
+// Of thousands of workers the last comes back long after the first.
+TEST(ClusterTest, WhoHasNotComeBackIsAwayWhileOthersComeBack) {
+  const Cluster::Timing timing;
+  Cluster cluster(timing, 0);
+  v1::Node node;
+  node.set_devices(1);
+  const auto come = [&](int64_t now_ns) {
+    node.set_name(absl::StrCat("w", now_ns));
+    ASSERT_TRUE(cluster.Register(node, 1, now_ns).ok());
+  };
+  const int64_t apart_ns = timing.grace_apart_ns;
+  int64_t now_ns = timing.grace_ns;
+  for (; now_ns + apart_ns < timing.grace_most_ns; now_ns += apart_ns) {
+    come(now_ns);
+    EXPECT_EQ(cluster.StateOf("last", now_ns + apart_ns), NodeState::kAway);
+    EXPECT_EQ(cluster.StateOf("last", now_ns + apart_ns + 1), NodeState::kLost);
+  }
+  come(now_ns);
+  EXPECT_EQ(cluster.StateOf("last", timing.grace_most_ns), NodeState::kAway);
+  EXPECT_EQ(cluster.StateOf("last", timing.grace_most_ns + 1), NodeState::kLost);
+}
+
+TEST(ClusterTest, WhoComesLaterMakesNoClusterYoungAgain) {
+  const Cluster::Timing timing;
+  Cluster cluster(timing, 0);
+  v1::Node node;
+  node.set_devices(1);
+  node.set_name("w0");
+  ASSERT_TRUE(cluster.Register(node, 1, timing.grace_ns - timing.grace_apart_ns).ok());
+  ASSERT_TRUE(cluster.Register(node, 2, timing.grace_ns).ok()) << "again, which counts for nothing";
+  EXPECT_EQ(cluster.StateOf("last", timing.grace_ns + 1), NodeState::kLost);
+  node.set_name("w1");
+  ASSERT_TRUE(cluster.Register(node, 3, timing.grace_ns + 1).ok());
+  EXPECT_EQ(cluster.StateOf("last", timing.grace_ns + 2), NodeState::kLost);
 }
 
 }  // namespace
