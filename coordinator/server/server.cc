@@ -14,6 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/http/metrics_server.h"
@@ -179,8 +180,8 @@ Services MakeServices(Control& control, SqliteStore& store, const CallGuard& gua
   services.push_back(MakeDrainService(control, guard));
   services.push_back(MakeWorkerService(control, guard, absl::StrCat(started_unix_ms)));
   services.push_back(MakeBackupService(control.loop(), store, guard, options.state_directory));
-  services.push_back(MakeEvaluationService(
-      control, kEvaluationShare * static_cast<double>(options.plan_seconds)));
+  services.push_back(
+      MakeEvaluationService(control, kEvaluationShare * static_cast<double>(options.plan_seconds)));
   return services;
 }
 
@@ -190,9 +191,15 @@ ProcessPlanner::Options PlannerOptions(const ServeOptions& options) {
           .roots = options.roots};
 }
 
+// Debian builds Abseil with its search for locks that are taken in different orders: each lock of
+// gRPC, of which every worker has several, then takes one lock of the whole process. Unit tests
+// keep it.
+void LockWithoutSearch() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
+
 }  // namespace
 
 absl::Status Serve(const ServeOptions& options) {
+  LockWithoutSearch();
   ASSIGN_OR_RETURN(StopSignals stop, StopSignals::Block(options.exit_with_parent));
   RETURN_IF_ERROR(stop.AlsoReload());
   RETURN_IF_ERROR(MakeDirectories(options.state_directory));
