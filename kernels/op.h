@@ -245,7 +245,10 @@ enum class Op : uint8_t {
   //   columns[c] f32 U ?, error_rows[r] f32 U ?, error_columns[c] f32 U ? (both of kCame), scale[4]
   //   R, schedule[4] R: the third is 1 - beta2 of this step.    UpdateAttrs
   kUpdateFactored,
-  kLastOp = kUpdateFactored,
+  // y = c tanh(x / c), c being attrs.scale: Gemma Team 2024 (Gemma 2, arXiv 2408.00118, section 2).
+  //   x R, y W. In place allowed.   ScaleAttrs
+  kSoftcap,
+  kLastOp = kSoftcap,
 };
 
 constexpr bool IsUpdate(Op op) {
@@ -370,6 +373,7 @@ struct LossTerms {
   // Chowdhery et al. 2022 (PaLM, arXiv 2204.02311, section 5): z_loss * log^2 Z, where Z is the sum
   // that the softmax divides by.
   float z_loss = 0;
+  float softcap = 0;  // logits are first softcap * tanh(logit / softcap), as kSoftcap; 0: not
   bool operator==(const LossTerms&) const = default;
 };
 struct CrossEntropyAttrs {

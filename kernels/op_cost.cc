@@ -32,6 +32,9 @@ constexpr int64_t kGeluGradFlops = 16;
 // A block of Philox, of some 60 operations, has the bits of eight elements.
 constexpr int64_t kDropoutFlops = 9;
 
+// c tanh(x / c), as (1 - e) / (1 + e) with an exponential e.
+constexpr int64_t kSoftcapFlops = 6;
+
 ElementCost CostOfElement(Op op) {
   switch (op) {
     case Op::kEmbedding: return {.operand = 3, .optional = 2, .optional_flops = 1};
@@ -58,6 +61,7 @@ ElementCost CostOfElement(Op op) {
     case Op::kDecodeBlocks: return {.operand = 2, .flops = 1};
     case Op::kSumBlocks: return {.operand = 2, .flops = 2};  // of a part
     case Op::kScale: return {.operand = 0, .flops = 1};
+    case Op::kSoftcap: return {.operand = 0, .flops = kSoftcapFlops};
     case Op::kDropout: return {.operand = 0, .flops = kDropoutFlops};
     default: return {};
   }

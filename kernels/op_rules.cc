@@ -148,6 +148,11 @@ std::string CheckScale(const OpRow& row, const ScaleAttrs& attrs) {
   return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite");
 }
 
+std::string CheckSoftcap(const OpRow& row, const ScaleAttrs& attrs) {
+  if (attrs.scale > 0 && std::isfinite(attrs.scale)) return "";
+  return ComplainAttr(row, "scale", std::to_string(attrs.scale), "be finite, above 0");
+}
+
 std::string CheckDropout(const OpRow& row, const DropoutAttrs& attrs, Operands operands) {
   constexpr int kX = 0, kPlaces = 1;
   if (!(attrs.probability >= 0 && attrs.probability < 1)) {
@@ -256,8 +261,10 @@ std::string CheckTerms(const OpRow& row, const LossTerms& terms) {
     return ComplainAttr(row, "label_smoothing", std::to_string(terms.label_smoothing),
                         "be at least 0 and below 1");
   }
-  if (terms.z_loss >= 0) return "";
-  return ComplainAttr(row, "z_loss", std::to_string(terms.z_loss), "not be negative");
+  if (!(terms.z_loss >= 0))
+    return ComplainAttr(row, "z_loss", std::to_string(terms.z_loss), "not be negative");
+  if (terms.softcap >= 0 && std::isfinite(terms.softcap)) return "";
+  return ComplainAttr(row, "softcap", std::to_string(terms.softcap), "be finite, not negative");
 }
 
 // `logits` and `rows` are indices of operands, -1 where the op has none.
@@ -536,6 +543,8 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       return CheckActivation(row, std::get<ActivationAttrs>(attrs));
     case Op::kScale:
       return CheckScale(row, std::get<ScaleAttrs>(attrs));
+    case Op::kSoftcap:
+      return CheckSoftcap(row, std::get<ScaleAttrs>(attrs));
     case Op::kDropout:
       return CheckDropout(row, std::get<DropoutAttrs>(attrs), operands);
     case Op::kRope:

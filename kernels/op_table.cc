@@ -193,6 +193,8 @@ constexpr OpRow kRows[] = {
       Optional(Dense("error_rows", "r", kF32, kUpdate)),
       Optional(Dense("error_columns", "c", kF32, kUpdate)),
       Dense("scale", "4", kF32, kRead), Dense("schedule", "4", kF32, kRead)}},
+    {Op::kSoftcap, "softcap", AttrsOf<ScaleAttrs>(),
+     {Rows("x", "..", kAct, kRead), Rows("y", "..", kAct, kWrite)}},
 };
 // clang-format on
 

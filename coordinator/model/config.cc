@@ -83,6 +83,18 @@ void ReadMultipliers(JsonReader& json, const Family& family, ModelConfig* config
     config->logits_scale = read(family.logits_scale_key, family.logits_scale);
 }
 
+// Numbers that logits are capped softly at; null is no cap.
+void ReadSoftcaps(JsonReader& json, const Family& family, ModelConfig* config) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  const auto read = [&](std::string_view key, double otherwise) {
+    if (key.empty()) return 0.0;
+    const bool none = json.Contains(key) && !json.Has(key);
+    if (none || (otherwise == 0 && !json.Has(key))) return 0.0;
+    return json.Real(key, kLeast, kMost, otherwise);
+  };
+  config->logits_softcap = read(family.logits_softcap_key, family.logits_softcap);
+}
+
 // As FalconConfig and its blocks have it. In the newer architecture a key head's k and v follow its
 // queries, and num_ln_in_parallel_attn says whether attention and MLP have a norm each.
 void ReadFalcon(JsonReader& json, ModelConfig* config) {
@@ -130,6 +142,7 @@ void ReadKinds(JsonReader& json, const Family& family, ModelConfig* config) {
   if (family.shared_norm) config->parallel_residual = config->shared_norm = true;
   if (family.falcon_blocks) ReadFalcon(json, config);
   ReadMultipliers(json, family, config);
+  ReadSoftcaps(json, family, config);
   config->interleaved_rope = family.rotary.interleaved;
   config->qk_norm = family.qk_norm;
   config->qk_norm_whole = family.qk_norm_whole;

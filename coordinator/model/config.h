@@ -95,6 +95,7 @@ struct ModelConfig {
   double attention_scale = 0;   // of scores before their softmax; 0: 1 / sqrt(head_dim)
   double residual_scale = 1;    // a block adds its result times this (granite)
   double logits_scale = 1;      // logits are the head's products times this
+  double logits_softcap = 0;    // logits z are c tanh(z / c); 0: as they are
   double initializer_range = 0.02;
   LoraConfig lora;  // not of config.json
   DropoutConfig dropout;

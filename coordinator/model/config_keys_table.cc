@@ -58,7 +58,6 @@ const std::vector<ConfigKey>& ConfigKeys() {
 
       {"use_bidirectional_attention", "gemma gemma3_text", kRefuse,
        "left out or false; a token sees those before it"},
-      {"final_logit_softcapping", "gemma3_text", kRefuse, "left out or null; logits are not capped"},
       {"attn_logit_softcapping", "gemma3_text", kRemark,
        "which gemma3_text does not apply: scores are not capped"},
       {"apply_residual_connection_post_layernorm", "falcon", kRefuse,

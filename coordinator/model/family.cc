@@ -320,6 +320,7 @@ constexpr Family kFamilies[] = {
      .scaled_embedding = true,
      .score_root_key = "query_pre_attn_scalar",
      .score_root = 256,
+     .logits_softcap_key = "final_logit_softcapping",
      .window = WindowRule::kPattern,
      .window_pattern_key = "sliding_window_pattern",
      .window_pattern = 6,

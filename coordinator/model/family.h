@@ -125,6 +125,10 @@ struct Family {
   // Logits are multiplied by this key's number.
   std::string_view logits_scale_key = {};
   double logits_scale = 1;
+  // Logits are capped softly at this key's number; null is no cap. Without the key the number
+  // beside it holds.
+  std::string_view logits_softcap_key = {};
+  double logits_softcap = 0;
   WindowRule window = WindowRule::kNone;
   int64_t default_window = 4096;             // 0: none
   std::string_view window_pattern_key = {};  // of kPattern; empty: `window_pattern` always

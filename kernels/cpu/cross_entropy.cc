@@ -15,30 +15,48 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/softcap-inl.h"
 #include "kernels/cpu/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// {max, sum of exp(z - max)} of `count` > 0 logits.
-void SumOfRow(const float* row, int64_t count, float* out) {
-  const float top = LargestOf(row, count);
+template <typename Cap>
+void SumOfRowBy(const float* row, int64_t count, float* out, const Cap& cap) {
+  const float top = hn::GetLane(cap(hn::Set(D(), LargestOf(row, count))));
   const V tops = hn::Set(D(), top);
   out[0] = top;
-  out[1] = SumVectors(
-      count, [=](int64_t i, auto access) HWY_ATTR { return ExpBelow(access.Load(row + i), tops); });
+  out[1] = SumVectors(count, [&](int64_t i, auto access)
+                                 HWY_ATTR { return ExpBelow(cap(access.Load(row + i)), tops); });
 }
 
-// Logits to exp(z - top) * scale + shift.
-void SoftmaxOfRow(float* row, int64_t count, float top, float scale, float shift) {
+// {max, sum of exp(z - max)} of `count` > 0 logits, which are capped first unless softcap is 0.
+void SumOfRow(const float* row, int64_t count, float softcap, float* out) {
+  softcap > 0 ? SumOfRowBy(row, count, out, Capped(softcap))
+              : SumOfRowBy(row, count, out, Uncapped());
+}
+
+// Logits to exp(z - top) * scale + shift; capped ones to that times their slope.
+void SoftmaxOfRow(float* row, int64_t count, float softcap, float top, float scale, float shift) {
   const V tops = hn::Set(D(), top), scales = hn::Set(D(), scale), shifts = hn::Set(D(), shift);
+  if (softcap > 0) {
+    const Capped cap(softcap);
+    return ForVectors(count, [&](int64_t i, auto access) HWY_ATTR {
+      const V z = cap(access.Load(row + i));
+      const V g = hn::MulAdd(ExpBelow(z, tops), scales, shifts);
+      access.Store(hn::Mul(g, cap.Slope(z)), row + i);
+    });
+  }
   ForVectors(count, [=](int64_t i, auto access) HWY_ATTR {
     access.Store(hn::MulAdd(ExpBelow(access.Load(row + i), tops), scales, shifts), row + i);
   });
 }
 
-float SumOfShard(const float* row, int64_t count) { return SumOfLogits(row, count); }
+float SumOfShard(const float* row, int64_t count, float softcap) {
+  return softcap > 0 ? SumOfLogits(row, count, Capped(softcap))
+                     : SumOfLogits(row, count, Uncapped());
+}
 
 }  // namespace
 }  // namespace terrace::kernels::cpu::HWY_NAMESPACE
@@ -95,6 +113,14 @@ struct ScoreWeights {
   float each, target;
 };
 
+// One logit as the loss takes it, and its slope.
+struct CappedLogit {
+  CappedLogit(float x, float softcap)
+      : value(softcap > 0 ? softcap * std::tanh(x / softcap) : x),
+        slope(softcap > 0 ? 1.0f - (value / softcap) * (value / softcap) : 1.0f) {}
+  float value, slope;
+};
+
 Status CheckTargets(const char* op, const TensorView& targets, int64_t vocabulary) {
   const auto* values = targets.as<const int32_t>();
   for (int64_t i = 0; i < targets.rows(); ++i) {
@@ -116,6 +142,7 @@ Status CrossEntropyRows(const OpAttrs& attrs, std::span<const TensorView> operan
   if (!status.ok()) return status;
   const Shard shard(attributes);
   const ScoreWeights weights(attributes);
+  const float softcap = attributes.terms.softcap;
   const auto sum_of_row = HWY_DYNAMIC_DISPATCH(SumOfRow);
   const auto sum_of_shard = HWY_DYNAMIC_DISPATCH(SumOfShard);
   ParallelFor(logits.rows(), logits.size[1], context.threads, [&](int64_t begin, int64_t end) {
@@ -126,9 +153,10 @@ Status CrossEntropyRows(const OpAttrs& attrs, std::span<const TensorView> operan
       const int64_t column = shard.Column(target);
       out[0] = std::numeric_limits<float>::lowest();
       out[1] = 0;
-      out[2] = column < 0 ? 0.0f : weights.target * z[column];
-      if (weights.each > 0 && target >= 0) out[2] += weights.each * sum_of_shard(z, shard.count);
-      if (shard.count > 0) sum_of_row(z, shard.count, out);
+      out[2] = column < 0 ? 0.0f : weights.target * CappedLogit(z[column], softcap).value;
+      if (weights.each > 0 && target >= 0)
+        out[2] += weights.each * sum_of_shard(z, shard.count, softcap);
+      if (shard.count > 0) sum_of_row(z, shard.count, softcap, out);
     }
   });
   return {};
@@ -158,6 +186,7 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
   const Shard shard(attributes);
   const ScoreWeights weights(attributes);
   const float factor = operands[3].absent() ? 1.0f : operands[3].as<const float>()[3];
+  const float softcap = attributes.terms.softcap;
   const auto softmax_of_row = HWY_DYNAMIC_DISPATCH(SoftmaxOfRow);
   ParallelFor(logits.rows(), logits.size[1], context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -168,10 +197,11 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
       if (kept == 0) continue;
       const WholeRow whole(operands[1], row);
       const double of_z = 1.0 + 2.0 * attributes.terms.z_loss * whole.LogZ();
-      softmax_of_row(z, kept, whole.top, static_cast<float>(factor / whole.sum * of_z),
+      const int64_t column = shard.Column(target);
+      const float slope = column < 0 ? 0.0f : CappedLogit(z[column], softcap).slope;
+      softmax_of_row(z, kept, softcap, whole.top, static_cast<float>(factor / whole.sum * of_z),
                      -weights.each * factor);
-      if (const int64_t column = shard.Column(target); column >= 0)
-        z[column] -= weights.target * factor;
+      if (column >= 0) z[column] -= weights.target * factor * slope;
     }
   });
   return {};

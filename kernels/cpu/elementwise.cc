@@ -1,4 +1,4 @@
-// Cast, add, add with residual and bias, scale, fill and row gathering.
+// Cast, add, add with residual and bias, scale, soft cap, fill and row gathering.
 //
 // SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
@@ -12,6 +12,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_index.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/softcap-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::cpu::HWY_NAMESPACE {
@@ -83,6 +84,18 @@ void ScaleTile(const Tile& tile, float scale) {
   });
 }
 
+void SoftcapTile(const Tile& tile, float softcap) {
+  ByType(tile.dtype[0], [&](auto* x_type) HWY_ATTR {
+    ByType(tile.dtype[1], [&](auto* y_type) HWY_ATTR {
+      const auto* x = tile.as<std::remove_pointer_t<decltype(x_type)>>(0);
+      auto* y = tile.as<std::remove_pointer_t<decltype(y_type)>>(1);
+      const Capped cap(softcap);
+      ForVectors(tile.count, [&](int64_t i, auto access)
+                                 HWY_ATTR { access.Store(cap(access.Load(x + i)), y + i); });
+    });
+  });
+}
+
 }  // namespace
 }  // namespace terrace::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -95,6 +108,7 @@ HWY_EXPORT(AddTile);
 HWY_EXPORT(AddResidualRow);
 HWY_EXPORT(FillTile);
 HWY_EXPORT(ScaleTile);
+HWY_EXPORT(SoftcapTile);
 
 Status Cast(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {
   ForEachTile(operands, context.threads, [](const Tile& tile) {
@@ -139,6 +153,14 @@ Status Scale(const OpAttrs& attrs, std::span<const TensorView> operands, const C
   const float scale = std::get<ScaleAttrs>(attrs).scale;
   ForEachTile(operands, context.threads, [scale](const Tile& tile) {
     HWY_DYNAMIC_DISPATCH(ScaleTile)(tile, scale);
+  });
+  return {};
+}
+
+Status Softcap(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  const float softcap = std::get<ScaleAttrs>(attrs).scale;
+  ForEachTile(operands, context.threads, [softcap](const Tile& tile) {
+    HWY_DYNAMIC_DISPATCH(SoftcapTile)(tile, softcap);
   });
   return {};
 }

@@ -16,6 +16,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/softcap-inl.h"
 #include "kernels/cpu/softmax-inl.h"
 #include "kernels/lm_head_scratch.h"
 
@@ -24,41 +25,57 @@ namespace terrace::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 // The loss of one row. With `exps` (which may be the row itself), also turns the row into its
-// gradient, times `factor`.
-template <typename T>
+// gradient, times `factor`. The exponentials of capped logits are made once more for that, as the
+// row is needed for the slopes.
+template <typename T, typename Cap>
 double LossOfRow(T* row, int64_t vocab, int32_t target, const LossTerms& terms, float factor,
-                 float* exps) {
+                 float* exps, const Cap& cap) {
   const D d;
-  const float top = LargestOf(row, vocab);
-  const double target_logit = hn::GetLane(Tail{1}.Load(row + target));
+  const float top = hn::GetLane(cap(hn::Set(d, LargestOf(row, vocab))));
+  const V target_lanes = cap(Tail{1}.Load(row + target));
+  const double target_logit = hn::GetLane(target_lanes);
   const float each = terms.label_smoothing / static_cast<float>(vocab);
   const float own = 1.0f - terms.label_smoothing;
   const double score =
-      each == 0 ? target_logit : own * target_logit + each * SumOfLogits(row, vocab);
+      each == 0 ? target_logit : own * target_logit + each * SumOfLogits(row, vocab, cap);
   const V tops = hn::Set(d, top);
   const float sum = SumVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
-    const V e = ExpBelow(access.Load(row + i), tops);
-    if (exps != nullptr) access.Store(e, exps + i);
+    const V e = ExpBelow(cap(access.Load(row + i)), tops);
+    if (!Cap::kCaps && exps != nullptr) access.Store(e, exps + i);
     return e;
   });
   const double log_z = std::log(static_cast<double>(sum)) + top;
   if (exps != nullptr) {
     const float scale = factor / sum * static_cast<float>(1 + 2 * terms.z_loss * log_z);
     const V scales = hn::Set(d, scale), shift = hn::Set(d, -each * factor);
-    // Before its place is written, which may be the row's.
-    const float p = exps[target] * scale;
-    ForVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
-      access.Store(hn::MulAdd(access.Load(exps + i), scales, shift), row + i);
-    });
-    Tail{1}.Store(hn::Set(d, p - (own + each) * factor), row + target);
+    V of_target;
+    if constexpr (Cap::kCaps) {
+      const V p = hn::Mul(ExpBelow(target_lanes, tops), scales);
+      of_target = hn::Mul(hn::Sub(p, hn::Set(d, (own + each) * factor)), cap.Slope(target_lanes));
+      ForVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
+        const V z = cap(access.Load(row + i));
+        const V g = hn::MulAdd(ExpBelow(z, tops), scales, shift);
+        access.Store(hn::Mul(g, cap.Slope(z)), row + i);
+      });
+    } else {
+      // Before its place is written, which may be the row's.
+      of_target = hn::Set(d, exps[target] * scale - (own + each) * factor);
+      ForVectors(vocab, [&](int64_t i, auto access) HWY_ATTR {
+        access.Store(hn::MulAdd(access.Load(exps + i), scales, shift), row + i);
+      });
+    }
+    Tail{1}.Store(of_target, row + target);
   }
   return log_z - score + terms.z_loss * log_z * log_z;
 }
 
 double LossOfTypedRow(void* row, DType dtype, int64_t vocab, int32_t target, const LossTerms& terms,
                       bool grad, float factor, float* exps) {
-  const auto loss_of = [&](auto* typed, float* to) {
-    return LossOfRow(typed, vocab, target, terms, factor, grad ? to : nullptr);
+  const auto loss_of = [&](auto* typed, float* to) HWY_ATTR {
+    float* exps = grad ? to : nullptr;
+    if (terms.softcap > 0)
+      return LossOfRow(typed, vocab, target, terms, factor, exps, Capped(terms.softcap));
+    return LossOfRow(typed, vocab, target, terms, factor, exps, Uncapped());
   };
   if (dtype == DType::kBF16) return loss_of(static_cast<BF16*>(row), exps);
   if (dtype == DType::kF16) return loss_of(static_cast<F16*>(row), exps);

@@ -59,6 +59,7 @@ constexpr Entry kKernels[] = {
     {Op::kUpdateMatrix, UpdateMatrix},
     {Op::kAttentionCached, AttentionCached},
     {Op::kUpdateFactored, UpdateFactored},
+    {Op::kSoftcap, Softcap},
 };
 
 constexpr bool EntriesFollowTheEnum() {

@@ -40,10 +40,11 @@ float LargestOf(const T* row, int64_t count) {
   return top;
 }
 
-// In f32, lane by lane.
-template <typename T>
-float SumOfLogits(const T* row, int64_t count) {
-  return SumVectors(count, [=](int64_t i, auto access) HWY_ATTR { return access.Load(row + i); });
+// In f32, lane by lane. `cap` is Uncapped or Capped (softcap-inl.h).
+template <typename T, typename Cap>
+float SumOfLogits(const T* row, int64_t count, const Cap& cap) {
+  return SumVectors(count,
+                    [&](int64_t i, auto access) HWY_ATTR { return cap(access.Load(row + i)); });
 }
 
 // exp(x - top), for x <= top, but not below 2^-100: divided by a sum it stays a normal number, and

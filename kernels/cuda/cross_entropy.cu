@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/math.h"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -44,6 +45,7 @@ struct CrossEntropyArguments {
   // What each logit and, beside that, the target's adds to the score of its row.
   __device__ float each() const { return terms.label_smoothing / static_cast<float>(vocabulary); }
   __device__ float own() const { return 1.0f - terms.label_smoothing; }
+  __device__ float Logit(float x) const { return SoftcapOf(x, terms.softcap); }
 };
 
 __global__ void RowsKernel(CrossEntropyArguments a) {
@@ -52,13 +54,14 @@ __global__ void RowsKernel(CrossEntropyArguments a) {
     const int32_t target = a.targets[row];
     float top = kLowest;
     for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x) top = fmaxf(top, z[c]);
-    top = BlockReduce(top, kLowest, Largest());
+    top = a.shard.count > 0 ? a.Logit(BlockReduce(top, kLowest, Largest())) : kLowest;
     float sum = 0;
-    for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x) sum += expf(z[c] - top);
+    for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x)
+      sum += expf(a.Logit(z[c]) - top);
     sum = BlockSum(sum);
     float logits = 0;
     if (a.each() > 0) {
-      for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x) logits += z[c];
+      for (int64_t c = threadIdx.x; c < a.shard.count; c += blockDim.x) logits += a.Logit(z[c]);
       logits = BlockSum(logits);
     }
     if (threadIdx.x != 0) continue;
@@ -67,7 +70,7 @@ __global__ void RowsKernel(CrossEntropyArguments a) {
     float* out = a.rows + 3 * row;
     out[0] = top;
     out[1] = sum;
-    out[2] = column < 0 ? 0.0f : a.own() * z[column];
+    out[2] = column < 0 ? 0.0f : a.own() * a.Logit(z[column]);
     if (target >= 0) out[2] += a.each() * logits;
   }
 }
@@ -119,9 +122,10 @@ __global__ void GradKernel(CrossEntropyArguments a, const float* schedule) {
     const float scale = static_cast<float>(factor / whole.sum * of_z);
     const int64_t column = a.shard.Column(target);
     for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
-      float gradient = c < kept ? expf(z[c] - whole.top) * scale - a.each() * factor : 0.0f;
+      const float logit = a.Logit(z[c]);
+      float gradient = c < kept ? expf(logit - whole.top) * scale - a.each() * factor : 0.0f;
       if (c < kept && c == column) gradient -= a.own() * factor;
-      z[c] = gradient;
+      z[c] = c < kept ? gradient * SoftcapSlope(logit, a.terms.softcap) : 0.0f;
     }
   }
 }

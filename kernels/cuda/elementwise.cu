@@ -1,10 +1,11 @@
-// Casts, sums and fills of whole tensors.
+// Casts, sums, soft caps and fills of whole tensors.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <variant>
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/math.h"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -29,6 +30,12 @@ struct ScaleOp {  // x
   static constexpr int kIn = 0b1, kOut = 0b1;
   float scale;
   __device__ void Apply(float* e, int64_t) const { e[0] *= scale; }
+};
+
+struct SoftcapOp {  // x, y
+  static constexpr int kIn = 0b01, kOut = 0b10;
+  float softcap;
+  __device__ void Apply(float* e, int64_t) const { e[1] = SoftcapOf(e[0], softcap); }
 };
 
 struct AddResidualOp {  // x, residual or zeros, y
@@ -62,6 +69,10 @@ Status Fill(const OpAttrs& attrs, std::span<const TensorView> operands, const Co
 
 Status Scale(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
   return LaunchElements("scale", operands, ScaleOp{std::get<ScaleAttrs>(attrs).scale}, context);
+}
+
+Status Softcap(const OpAttrs& attrs, std::span<const TensorView> operands, const Context& context) {
+  return LaunchElements("softcap", operands, SoftcapOp{std::get<ScaleAttrs>(attrs).scale}, context);
 }
 
 Status AddResidual(const OpAttrs&, std::span<const TensorView> operands, const Context& context) {

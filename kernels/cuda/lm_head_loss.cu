@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/math.h"
 #include "kernels/cuda/row_packs.cuh"
 
 namespace terrace::kernels::cuda {
@@ -43,6 +44,14 @@ struct RunningSoftmax {
   }
 };
 
+// The pack of row `part` from column `c` on, as the loss takes it.
+__device__ void LoadLogits(const LossArguments& a, const RowPart& part, int64_t c, float* z) {
+  LoadRowPack(a.logits, part, c, z);
+  if (a.terms.softcap == 0) return;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) z[i] = SoftcapOf(z[i], a.terms.softcap);
+}
+
 __device__ int PackCount(int64_t column, int64_t columns) {
   return columns - column < kPack ? static_cast<int>(columns - column) : static_cast<int>(kPack);
 }
@@ -68,7 +77,7 @@ __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a
     RunningSoftmax mine;
     float logits = 0;
     for (int64_t c = FirstPack(); c < a.vocab; c += PackStep()) {
-      LoadRowPack(a.logits, part, c, z);
+      LoadLogits(a, part, c, z);
       const int count = PackCount(c, a.vocab);
       mine.Add(z, count);
 #pragma unroll
@@ -79,7 +88,7 @@ __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a
     const double log_z = log(static_cast<double>(sum)) + top;
     if (each > 0) logits = BlockSum(logits);
     if (threadIdx.x == 0) {
-      const double target_logit = a.logits.Load(row, target);
+      const double target_logit = SoftcapOf(a.logits.Load(row, target), a.terms.softcap);
       const double score = each == 0 ? target_logit : own * target_logit + each * logits;
       a.losses[row] = log_z - score + a.terms.z_loss * log_z * log_z;
     }
@@ -88,11 +97,12 @@ __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a
     const float factor = a.schedule == nullptr ? 1.0f : a.schedule[3];
     const float scale = factor / sum * static_cast<float>(1 + 2 * a.terms.z_loss * log_z);
     for (int64_t c = FirstPack(); c < a.vocab; c += PackStep()) {
-      LoadRowPack(a.logits, part, c, z);
+      LoadLogits(a, part, c, z);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
+        const float slope = SoftcapSlope(z[i], a.terms.softcap);
         const float p = expf(z[i] - top) * scale;
-        z[i] = p - (c + i == target ? own + each : each) * factor;
+        z[i] = (p - (c + i == target ? own + each : each) * factor) * slope;
       }
       StoreRowPack(a.logits, part, c, z);
     }

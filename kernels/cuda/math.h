@@ -85,6 +85,14 @@ struct Silu {
   }
 };
 
+// Logits are c tanh(x / c), or x where c is 0; the slope at x by the capped logit z.
+TERRACE_HOST_DEVICE inline float SoftcapOf(float x, float c) {
+  return c > 0 ? c * tanhf(x / c) : x;
+}
+TERRACE_HOST_DEVICE inline float SoftcapSlope(float z, float c) {
+  return c > 0 ? 1.0f - (z / c) * (z / c) : 1.0f;
+}
+
 // The constants of one step of an optimizer.
 struct UpdateStep {
   float grad_scale;

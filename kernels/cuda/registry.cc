@@ -95,6 +95,8 @@ Kernel Find(Op op) {
       return AttentionCached;
     case Op::kUpdateFactored:
       return UpdateFactored;
+    case Op::kSoftcap:
+      return Softcap;
   }
   return nullptr;
 }

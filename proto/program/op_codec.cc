@@ -62,7 +62,7 @@ absl::StatusOr<OpAttrs> DecodeAttention(const v1::AttentionAttrs& m) {
 }
 
 kernels::LossTerms DecodeTerms(const v1::LossTerms& m) {
-  return {.label_smoothing = m.label_smoothing(), .z_loss = m.z_loss()};
+  return {.label_smoothing = m.label_smoothing(), .z_loss = m.z_loss(), .softcap = m.softcap()};
 }
 
 absl::StatusOr<OpAttrs> DecodeLoss(const v1::LossAttrs& m) {
@@ -266,6 +266,7 @@ OpAttrs DefaultAttrs(Op op) {
       return kernels::CrossEntropyAttrs{};
     case Op::kSquaredNorm:
     case Op::kScale:
+    case Op::kSoftcap:
       return kernels::ScaleAttrs{};
     case Op::kPermute:
       return kernels::PermuteAttrs{};

@@ -26,6 +26,7 @@ void EncodeTerms(const kernels::LossTerms& terms, Out out) {
   v1::LossTerms* m = out();
   m->set_label_smoothing(terms.label_smoothing);
   m->set_z_loss(terms.z_loss);
+  m->set_softcap(terms.softcap);
 }
 
 // One encoder an alternative of OpAttrs; std::visit refuses to compile when one is missing.

@@ -159,6 +159,7 @@ std::vector<Work> ActivationOps(DType act, int threads) {
       work(Op::kAdd, NoAttrs{}, {inner, inner}),
       work(Op::kFill, FillAttrs{}, {inner}),
       work(Op::kScale, ScaleAttrs{.scale = 0.5f}, {inner}),
+      work(Op::kSoftcap, ScaleAttrs{.scale = 30.0f}, {inner, inner}),
       work(Op::kDropout, DropoutAttrs{.probability = 0.1f},
            {inner, Dense(DType::kI32, {kTokens, 2}), inner}),
   };

@@ -101,7 +101,8 @@ void AddCrossEntropy(const Form& form, CaseList* list) {
     const CrossEntropyAttrs attrs = {
         .shard_rows = s.shard_rows, .shard = s.shard, .vocabulary = s.vocabulary, .terms = terms};
     const std::string suffix = form.name + "_" + Text(s.shard_rows) + "x" + Text(s.shards) +
-                               (terms == LossTerms() ? "" : "_terms");
+                               (terms == LossTerms() ? "" : "_terms") +
+                               (terms.softcap > 0 ? "_capped" : "");
     const TensorShape logits = form.Act({s.rows, s.shard_rows});
     const TensorShape targets = Dense(kI32, {s.rows});
     const TensorShape rows = Dense(kF32, {s.shards, s.rows, 3});
@@ -121,6 +122,7 @@ void AddCrossEntropy(const Form& form, CaseList* list) {
                          Shape{9, 20, 3, 4, 50}}) {
     add(s, {});
     add(s, {.label_smoothing = 0.1f, .z_loss = 1e-2f});
+    add(s, {.label_smoothing = 0.1f, .z_loss = 1e-2f, .softcap = 1.5f});
   }
 }
 

@@ -101,10 +101,10 @@ void CrossEntropyRowsRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands
     double* out = &operands[2][3 * row];
     out[0] = std::numeric_limits<float>::lowest();
     for (int64_t c = 0; c < columns && first + c < attrs.vocabulary; ++c) {
-      out[0] = std::max(out[0], operands[0][row * columns + c]);
+      out[0] = std::max(out[0], CappedRef(attrs.terms.softcap, operands[0][row * columns + c]));
     }
     for (int64_t c = 0; c < columns && first + c < attrs.vocabulary; ++c) {
-      const double logit = operands[0][row * columns + c];
+      const double logit = CappedRef(attrs.terms.softcap, operands[0][row * columns + c]);
       out[1] += std::exp(logit - out[0]);
       const double smoothing = attrs.terms.label_smoothing;
       if (operands[1][row] >= 0)
@@ -150,11 +150,13 @@ void CrossEntropyGradRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands
       double& logit = operands[2][row * columns + c];
       const bool counts = operands[0][row] >= 0 && column < attrs.vocabulary;
       const double smoothing = attrs.terms.label_smoothing;
+      logit = CappedRef(attrs.terms.softcap, logit);
+      const double slope = CappedSlopeRef(attrs.terms.softcap, logit);
       logit = counts ? std::exp(logit - lse) * (1 + 2 * attrs.terms.z_loss * lse) -
                            smoothing / static_cast<double>(attrs.vocabulary)
                      : 0.0;
       if (counts && column == static_cast<int64_t>(operands[0][row])) logit -= 1 - smoothing;
-      logit *= factor;
+      logit *= factor * slope;
     }
   }
 }

@@ -149,13 +149,16 @@ void AddLoss(const Form& form, CaseList* list) {
                  Dense(kI32, {s.tokens}), Dense(kF32, {2})});
     }
     // Strong terms where products do not round, ordinary ones where they do.
-    for (const LossTerms& terms : {LossTerms{.label_smoothing = 0.1f},
-                                   LossTerms{.label_smoothing = 0.2f, .z_loss = 1e-2f}}) {
+    for (const LossTerms& terms :
+         {LossTerms{.label_smoothing = 0.1f}, LossTerms{.label_smoothing = 0.2f, .z_loss = 1e-2f},
+          LossTerms{.softcap = 6.0f},
+          LossTerms{.label_smoothing = 0.2f, .z_loss = 1e-2f, .softcap = 8.0f}}) {
       const MatmulPrecision precision =
           terms.z_loss > 0 ? MatmulPrecision::kF32 : FastOf(form.dtype);
       list->Add(Op::kLmHeadLoss,
-                form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) + "_smoothed" +
-                    (terms.z_loss > 0 ? "_z" : ""),
+                form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) +
+                    (terms.label_smoothing > 0 ? "_smoothed" : "") +
+                    (terms.z_loss > 0 ? "_z" : "") + (terms.softcap > 0 ? "_capped" : ""),
                 LossAttrs{.chunk_rows = s.chunk_rows, .precision = precision, .terms = terms},
                 {form.Act({s.tokens, s.hidden}), Dense(kF32, {s.vocab, s.hidden}),
                  Dense(kI32, {s.tokens}), Dense(kF32, {2})});
@@ -241,6 +244,13 @@ void AddCopies(const Form& form, CaseList* list) {
     }
   }
   list->Add(Op::kScale, form.name, ScaleAttrs{.scale = 1.7f}, {form.Act({211, 333})});
+  for (const float softcap : {0.7f, 30.0f}) {  // far above what caps, and below
+    const ScaleAttrs attrs = {.scale = softcap};
+    const std::string name = form.name + (softcap > 1 ? "_wide" : "");
+    list->Add(Op::kSoftcap, name, attrs, {form.Act({211, 333}), form.Act({211, 333})});
+    list->Add(Op::kSoftcap, name + "_in_place", attrs, {form.Act({40, 50}), form.Act({40, 50})})
+        .shared = {{1, 0}};
+  }
   AddDropout(form, list);
   list->Add(Op::kFill, form.name, FillAttrs{.value = 0.375f}, {form.Act({211, 333})});
   list->Add(Op::kFill, form.name + "_zero", FillAttrs{}, {form.Act({3, 5, 7})});

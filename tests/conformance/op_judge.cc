@@ -42,6 +42,7 @@ double BoundOf(Op op) {
     case Op::kSumBlocks:
     case Op::kScale:
     case Op::kDropout:
+    case Op::kSoftcap:
       return 1e-6;
     case Op::kEmbeddingGrad:
     case Op::kLayerNorm:

@@ -213,7 +213,9 @@ void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operand
     if (target < 0) continue;
     const double* hidden = &operands[0][t * h];
     Values logits(vocab);
-    for (int64_t v = 0; v < vocab; ++v) logits[v] = Dot(hidden, &operands[1][v * h], h);
+    const double softcap = attrs.terms.softcap;
+    for (int64_t v = 0; v < vocab; ++v)
+      logits[v] = CappedRef(softcap, Dot(hidden, &operands[1][v * h], h));
     const double largest = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
     for (double logit : logits) sum += std::exp(logit - largest);
@@ -226,7 +228,8 @@ void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operand
     for (int64_t v = 0; with_gradients && v < vocab; ++v) {
       const double wished =
           (v == target ? 1 - smoothing : 0) + smoothing / static_cast<double>(vocab);
-      const double g = factor * (std::exp(logits[v] - lse) * (1 + 2 * z_loss * lse) - wished);
+      const double g = factor * CappedSlopeRef(softcap, logits[v]) *
+                       (std::exp(logits[v] - lse) * (1 + 2 * z_loss * lse) - wished);
       for (int64_t i = 0; i < h; ++i) {
         operands[4][t * h + i] += g * operands[1][v * h + i];
         if (of_weight) operands[5][v * h + i] += g * hidden[i];
@@ -531,6 +534,10 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return DecodeBlocksRef(std::get<BlockAttrs>(attrs), shapes, operands);
     case Op::kSumBlocks:
       return SumBlocksRef(std::get<BlockAttrs>(attrs), shapes, operands);
+    case Op::kSoftcap:
+      return MapTo(operands, 0, 1, [&](size_t i) {
+        return CappedRef(std::get<ScaleAttrs>(attrs).scale, operands[0][i]);
+      });
   }
 }
 

@@ -132,6 +132,7 @@ class ConfigLossesTest : public testing::TestWithParam<const char*> {
                                    c.residual_scale,
                                    c.logits_scale};
     numbers.push_back(1.0 * c.shared_norm);
+    numbers.push_back(c.logits_softcap);
     numbers.push_back(1.0 * static_cast<int>(c.qkv));
     numbers.push_back(c.local_rope.attention_factor);
     for (const double f : c.rope.inverse_frequency) numbers.push_back(1e6 * f);

@@ -213,6 +213,8 @@ class Forward {
   std::vector<int> HeadTiles() const;
   void ForgetTiles();
   bool LogitsInMemory() const;
+  // Those of training, and what the model does with its logits.
+  kernels::LossTerms TermsOfLoss() const;
   struct LossChunk;
   LossChunk ExplicitLoss(Slice hidden, Slice targets, Slice stats, int64_t begin, int64_t rows);
   void HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGradients* gradients);

@@ -45,6 +45,12 @@ bool Forward::LogitsInMemory() const {
   return parallel_.groups.tensor != kNone || HeadTiles().size() > 1;
 }
 
+kernels::LossTerms Forward::TermsOfLoss() const {
+  kernels::LossTerms terms = options_.terms;
+  terms.softcap = static_cast<float>(config_.logits_softcap);
+  return terms;
+}
+
 int64_t Forward::LossChunkRows(int64_t rows) const {
   const int64_t row_bytes = VocabularyRows(config_, parallel_) * kernels::SizeOf(DType::kF32);
   return std::min(rows, std::max(kMinChunkRows, kLogitsBytes / row_bytes));
@@ -74,7 +80,7 @@ Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, Slice stat
   const kernels::CrossEntropyAttrs attrs = {.shard_rows = columns,
                                             .vocabulary = config_.vocabulary,
                                             .accumulate = begin > 0,
-                                            .terms = options_.terms};
+                                            .terms = TermsOfLoss()};
   const Slice own = Statistic(absl::StrCat("loss_rows.own", begin), {rows, 3});
   builder_.Compute(Op::kCrossEntropyRows, attrs, {chunk.logits, chunk.targets, own}, "loss rows");
   if (parallel_.groups.tensor == kNone) {
@@ -93,7 +99,7 @@ void Forward::Loss(Slice hidden, Slice targets, Slice stats) {
   if (!LogitsInMemory()) {
     builder_.Compute(
         Op::kLmHeadLoss,
-        kernels::LossAttrs{.precision = options_.precisions.head, .terms = options_.terms},
+        kernels::LossAttrs{.precision = options_.precisions.head, .terms = TermsOfLoss()},
         {hidden, HeadWeight(), targets, stats}, "lm_head_loss");
     return;
   }
@@ -115,7 +121,7 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
     builder_.Compute(
         Op::kLmHeadLossGrad,
         kernels::LossAttrs{
-            .accumulate = !first, .precision = options_.precisions.head, .terms = options_.terms},
+            .accumulate = !first, .precision = options_.precisions.head, .terms = TermsOfLoss()},
         {hidden, weight, batch.targets, batch.stats, dhidden, dweight, batch.schedule},
         "lm_head_loss grad");
     return dhidden;
@@ -128,7 +134,7 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
     builder_.Compute(Op::kCrossEntropyGrad,
                      kernels::CrossEntropyAttrs{.shard_rows = VocabularyRows(config_, parallel_),
                                                 .vocabulary = config_.vocabulary,
-                                                .terms = options_.terms},
+                                                .terms = TermsOfLoss()},
                      {chunk.targets, chunk.rows, chunk.logits, batch.schedule}, "loss grad");
     HeadGradients(chunk, Rows(dhidden, begin, count), gradients);
   }
@@ -167,6 +173,9 @@ Slice Forward::Logits(Slice hidden) {
                                          {hidden.shape.rows(), config_.vocabulary});
   Linear(hidden, HeadWeight(), {}, logits, options_.precisions.head, {.transpose = true},
          "lm_head");
+  if (const float softcap = TermsOfLoss().softcap; softcap > 0)
+    builder_.Compute(Op::kSoftcap, kernels::ScaleAttrs{.scale = softcap}, {logits, logits},
+                     "logits cap");
   return logits;
 }
 

@@ -108,6 +108,7 @@ bool MayBeSame(Op op, int a, int b) {
     case Op::kMatmul:
       return is(2, 4);
     case Op::kGelu:
+    case Op::kSoftcap:
       return is(0, 1);
     case Op::kDropout:
       return is(0, 2);

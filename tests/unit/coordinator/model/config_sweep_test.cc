@@ -82,7 +82,8 @@ std::string PrintOf(const ModelConfig& c) {
       absl::StrJoin(c.rope.inverse_frequency, ","), " ", absl::StrJoin(c.window, ","), " ",
       c.dropout.embedding, " ", c.dropout.residual, " ", c.shared_norm, c.norm_bias, c.norm_before,
       c.norm_after, c.interleaved_rope, " ", c.local_rope.attention_factor, " ",
-      absl::StrJoin(c.local_rope.inverse_frequency, ","), " ", absl::StrJoin(c.unrotated, ","));
+      absl::StrJoin(c.local_rope.inverse_frequency, ","), " ", absl::StrJoin(c.unrotated, ","), " ",
+      c.logits_softcap);
 }
 
 // Values that a person might write there and that are not the default.

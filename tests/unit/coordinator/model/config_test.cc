@@ -327,6 +327,17 @@ TEST(ConfigTest, LayersOfOneModelMayDiffer) {
   EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("no_rope_layers: got 1 entries, must be 2 entries"));
 }
 
+TEST(ConfigTest, NullCapsNothing) {
+  nlohmann::json json = Preset("gemma-3-270m");
+  EXPECT_EQ(Parsed(json).logits_softcap, 0);
+  json["final_logit_softcapping"] = nullptr;
+  EXPECT_EQ(Parsed(json).logits_softcap, 0);
+  json["final_logit_softcapping"] = 0;
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("final_logit_softcapping: got 0"));
+  json["final_logit_softcapping"] = 30.0;
+  EXPECT_EQ(Parsed(json).logits_softcap, 30);
+}
+
 TEST(ConfigTest, Olmo3SaysWhoseBaseANumberIs) {
   nlohmann::json json = Preset("olmo-3-7b");
   json["rope_theta"] = 10000.0;

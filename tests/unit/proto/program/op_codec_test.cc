@@ -60,7 +60,8 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
                                    .step = 3,
                                    .accumulate = true,
                                    .accumulate_keys = true},
-      kernels::CrossEntropyAttrs{.shard_rows = 7, .vocabulary = 13, .accumulate = true},
+      kernels::CrossEntropyAttrs{
+          .shard_rows = 7, .vocabulary = 13, .accumulate = true, .terms = {.softcap = 30}},
       kernels::ScaleAttrs{.scale = 0.5f},
       kernels::ActivationAttrs{kernels::Activation::kSilu},
       kernels::DropoutAttrs{.probability = 0.25f,
