@@ -80,7 +80,8 @@ AttentionAttrs PieceAttrs(const AttentionBlockAttrs& attrs) {
   return {.sequence = QueryPieces(attrs).length,
           .window = attrs.window,
           .scale = attrs.scale,
-          .precision = attrs.precision};
+          .precision = attrs.precision,
+          .terms = attrs.terms};
 }
 
 int64_t AttentionWorkspaceBytes(Op op, const OpAttrs& attrs, std::span<const TensorShape> operands,

@@ -94,14 +94,15 @@ enum class Op : uint8_t {
   // Causal flash attention (Dao 2023, arXiv 2307.08691), grouped queries, optional sliding window;
   // no S x S buffer.
   //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] W,
-  //   lse[batch,heads,sequence] W, starts[T] i32 R ?.
+  //   lse[batch,heads,sequence] W, starts[T] i32 R ?, places[P,2] i32 R ?: with terms.dropout, of
+  //   as many tokens of each sequence, in order.
   //   AttentionAttrs
   // With starts, sequences hold several documents one after the other: starts[t] is the position
   // in its sequence of the first token of row t's document, and no query sees keys before it. A
   // sequence's starts do not fall, and none lies behind its row.
   kAttention,
   //   q R, k R, v R, o R, lse R, do[T,heads,d] R, dq W, dk W, dv W (rows may be strided), starts[T]
-  //   i32 R ?.
+  //   i32 R ?, places[P,2] i32 R ?.
   //   AttentionAttrs
   kAttentionGrad,
 
@@ -124,13 +125,13 @@ enum class Op : uint8_t {
   // lse by their log-sum-exp (accumulate), or writes them; rows that see no key get o = 0, lse =
   // -inf.
   //   q[T,heads,d] R, k[T,kv_heads,d] R, v[T,kv_heads,d] R (rows may be strided), o[T,heads,d] f32
-  //   W|U (the same), lse[batch,heads,sequence] f32 W|U, starts[T] i32 R ?: of the queries, as in
-  //   kAttention.     AttentionBlockAttrs
+  //   W|U (the same), lse[batch,heads,sequence] f32 W|U, starts[T] i32 R ?, places[P,2] i32 R ?: of
+  //   the queries, as in kAttention.     AttentionBlockAttrs
   kAttentionBlock,
   // o and lse are those of the whole attention. dq f32 is written or, with accumulate, added to; dk
   // and dv f32 likewise with accumulate_keys: they travel with the keys.
   //   q R, k R, v R, o[T,heads,d] act R, lse R, do[T,heads,d] R, dq W|U, dk W|U, dv W|U (rows may
-  //   be strided), starts[T] i32 R ?.    AttentionBlockAttrs
+  //   be strided), starts[T] i32 R ?, places[P,2] i32 R ?.    AttentionBlockAttrs
   kAttentionBlockGrad,
 
   // Cross-entropy over logits whose columns are split over ranks (Shoeybi et al. 2019, arXiv
@@ -347,11 +348,26 @@ struct RopeAttrs {
   TokenShare context;
   bool operator==(const RopeAttrs&) const = default;
 };
+// What becomes of scores beside their scale and the mask.
+struct ScoreTerms {
+  float softcap = 0;  // scores are softcap * tanh(score / softcap), as kSoftcap; 0: as they are
+  // Press et al. 2022 (ALiBi, arXiv 2108.12409): the distance from key to query times the slope of
+  // the head is subtracted. So many heads over all ranks, which the slopes follow from; 0: none.
+  int64_t alibi_heads = 0;
+  // Probability with which an element of the softmax is dropped (kernels/dropout.h), by the bits of
+  // seed, site, the query's place, the key's position and the head.
+  float dropout = 0;
+  uint64_t seed = 0;
+  uint32_t site = 0;
+  int64_t first_head = 0;  // of this rank's heads, over all ranks; not part of a program
+  bool operator==(const ScoreTerms&) const = default;
+};
 struct AttentionAttrs {
   int64_t sequence = 0;  // T = batch * sequence
   int64_t window = 0;    // a query sees itself and window - 1 keys before it; 0: all before it
   float scale = 0;       // of the scores, usually 1 / sqrt(d)
   MatmulPrecision precision = MatmulPrecision::kF32;
+  ScoreTerms terms = {};
   bool operator==(const AttentionAttrs&) const = default;
 };
 struct AttentionBlockAttrs {
@@ -363,6 +379,7 @@ struct AttentionBlockAttrs {
   int64_t step = 0;              // the keys are those of context.index - step mod context.ranks
   bool accumulate = false;       // o and lse (dq) are updated instead of written
   bool accumulate_keys = false;  // dk and dv are
+  ScoreTerms terms = {};
   bool operator==(const AttentionBlockAttrs&) const = default;
 };
 // What a counted target's loss has beside -log p(target); both act on gradients as on losses.

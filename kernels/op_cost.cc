@@ -79,15 +79,17 @@ int64_t MatmulFlops(const MatmulAttrs& attrs, Operands operands) {
 }
 
 // `products` matrix products with the head dimension for each of `pairs` (query, key) pairs of a
-// sequence; the softmax between them is not counted.
-int64_t AttentionFlops(Operands operands, int64_t sequence, int64_t pairs, int64_t products) {
+// sequence; the softmax between them is not counted, but the random bits of what it drops are.
+int64_t AttentionFlops(Operands operands, int64_t sequence, int64_t pairs, int64_t products,
+                       const ScoreTerms& terms) {
   const TensorShape& q = operands[0];
-  return q.size[0] / sequence * q.size[1] * pairs * 2 * q.size[2] * products;
+  const int64_t bits = terms.dropout > 0 ? kDropoutFlops : 0;
+  return q.size[0] / sequence * q.size[1] * pairs * (2 * q.size[2] * products + bits);
 }
 
 int64_t WholeFlops(const AttentionAttrs& attrs, Operands operands, int64_t products) {
   const int64_t pairs = VisiblePairs(attrs.sequence, 0, attrs.window);
-  return AttentionFlops(operands, attrs.sequence, pairs, products);
+  return AttentionFlops(operands, attrs.sequence, pairs, products, attrs.terms);
 }
 
 // The new tokens are the last that the cache has room for: no others see more.
@@ -95,7 +97,7 @@ int64_t CachedFlops(const AttentionAttrs& attrs, Operands operands) {
   const int64_t kept = operands[3].size[1];
   const int64_t pairs = VisiblePairs(kept, 0, attrs.window) -
                         VisiblePairs(kept - attrs.sequence, 0, attrs.window);
-  return AttentionFlops(operands, attrs.sequence, pairs, 2);
+  return AttentionFlops(operands, attrs.sequence, pairs, 2, attrs.terms);
 }
 
 int64_t BlockFlops(const AttentionBlockAttrs& attrs, Operands operands, int64_t products) {
@@ -107,7 +109,7 @@ int64_t BlockFlops(const AttentionBlockAttrs& attrs, Operands operands, int64_t 
       pairs += VisiblePairs(queries.length, offset, attrs.window);
     }
   }
-  return AttentionFlops(operands, attrs.sequence, pairs, products);
+  return AttentionFlops(operands, attrs.sequence, pairs, products, attrs.terms);
 }
 
 // `products` matrix products of the size of the logits'; the softmax is not counted.

@@ -188,6 +188,25 @@ std::string RefuseFp8(const OpRow& row, MatmulPrecision precision) {
 // The widest head that the kernels keep in registers and on the stack.
 constexpr int64_t kMaxHeadDim = 256;
 
+// Of an op whose queries have `heads` heads on this rank.
+std::string CheckScores(const OpRow& row, const ScoreTerms& terms, int64_t heads) {
+  if (!(terms.softcap >= 0) || !std::isfinite(terms.softcap)) {
+    return ComplainAttr(row, "softcap", std::to_string(terms.softcap),
+                        "be 0 (no softcap) or more, and finite");
+  }
+  if (!(terms.dropout >= 0 && terms.dropout < 1)) {
+    return ComplainAttr(row, "dropout", std::to_string(terms.dropout), "be at least 0 and below 1");
+  }
+  constexpr int64_t kMaxHeads = int64_t{1} << 31;  // counted in 32 bits
+  if (terms.alibi_heads != 0 && (terms.alibi_heads < heads || terms.alibi_heads >= kMaxHeads)) {
+    return ComplainAttr(
+        row, "alibi_heads", Number(terms.alibi_heads),
+        "be 0 (no ALiBi), or the heads over all ranks, of which this one has " + Number(heads));
+  }
+  if (terms.first_head >= 0 && terms.first_head < kMaxHeads - heads) return "";
+  return ComplainAttr(row, "first_head", Number(terms.first_head), "be 0 or more");
+}
+
 // Both kinds of attention attributes: what all forms of attention ask for.
 template <typename Attrs>
 std::string CheckQueries(const OpRow& row, const Attrs& attrs, Operands operands) {
@@ -215,7 +234,20 @@ std::string CheckQueries(const OpRow& row, const Attrs& attrs, Operands operands
     return Complain(row, kK, operands[kK],
                     "have a number of heads that divides the query's " + Number(q.size[1]));
   }
-  return "";
+  return CheckScores(row, attrs.terms, q.size[1]);
+}
+
+// The places of the tokens are there where elements of the softmax are dropped, and nowhere else.
+std::string CheckPlaces(const OpRow& row, const ScoreTerms& terms, int index, int64_t batch,
+                        Operands operands) {
+  const TensorShape& places = operands[index];
+  if (places.absent() != (terms.dropout == 0)) {
+    return ComplainAttr(row, "dropout", std::to_string(terms.dropout),
+                        places.absent() ? "be 0 without places" : "be above 0 with places");
+  }
+  if (places.absent() || places.rows() % batch == 0) return "";
+  return Complain(row, index, places,
+                  "have as many rows for each of the " + Number(batch) + " sequences");
 }
 
 // And of those that give a log-sum-exp.
@@ -226,7 +258,10 @@ std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operan
   const TensorShape& q = operands[kQ];
   const TensorShape& lse = operands[kLse];
   const int64_t batch = q.rows() / attrs.sequence;
-  if (lse.size[0] == batch && lse.size[2] == attrs.sequence) return "";
+  if (lse.size[0] == batch && lse.size[2] == attrs.sequence) {
+    const bool forward = row.op == Op::kAttention || row.op == Op::kAttentionBlock;
+    return CheckPlaces(row, attrs.terms, forward ? 6 : 10, batch, operands);
+  }
   return Complain(row, kLse, lse,
                   "be [batch,heads,sequence] = [" + Number(batch) + "," + Number(q.size[1]) + "," +
                       Number(attrs.sequence) + "]");
@@ -235,6 +270,10 @@ std::string CheckAttention(const OpRow& row, const Attrs& attrs, Operands operan
 std::string CheckAttentionCached(const OpRow& row, const AttentionAttrs& attrs, Operands operands) {
   constexpr int kQ = 0, kKeys = 3;
   if (std::string error = CheckQueries(row, attrs, operands); !error.empty()) return error;
+  if (attrs.terms.dropout != 0) {
+    return ComplainAttr(row, "dropout", std::to_string(attrs.terms.dropout),
+                        "be 0: nothing is dropped while text is generated");
+  }
   const TensorShape& keys = operands[kKeys];
   const int64_t batch = operands[kQ].rows() / attrs.sequence;
   if (keys.size[0] != batch) {

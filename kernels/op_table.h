@@ -49,7 +49,7 @@ struct OperandRow {
   bool strided = false;  // dimension 0 may have gaps; operands of one dimension never do
 };
 
-inline constexpr int kMaxOperands = 10;
+inline constexpr int kMaxOperands = 11;
 
 struct OpRow {
   Op op = Op::kEmbedding;

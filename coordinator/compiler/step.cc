@@ -40,7 +40,7 @@ int AddTrain(const TrainOptions& options, Graph* graph) {
 // True where a training pass of this stage drops elements.
 bool Drops(const StageContext& context) {
   const DropoutConfig& dropout = context.model.config.dropout;
-  const bool layers = dropout.residual > 0 || dropout.adapter > 0;
+  const bool layers = dropout.residual > 0 || dropout.attention > 0 || dropout.adapter > 0;
   return layers || (dropout.embedding > 0 && context.HasFirst());
 }
 

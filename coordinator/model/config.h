@@ -52,6 +52,7 @@ inline constexpr double kMaxDropout = 0.99;
 struct DropoutConfig {
   double embedding = 0;  // of the sum of the embeddings
   double residual = 0;   // of what a block adds to the residual stream
+  double attention = 0;  // of the softmax of scores
   double adapter = 0;    // of what adapters read; not of config.json
 };
 
@@ -95,7 +96,9 @@ struct ModelConfig {
   double attention_scale = 0;   // of scores before their softmax; 0: 1 / sqrt(head_dim)
   double residual_scale = 1;    // a block adds its result times this (granite)
   double logits_scale = 1;      // logits are the head's products times this
+  double score_softcap = 0;     // scores s are c tanh(s / c) (gemma2); 0: as they are
   double logits_softcap = 0;    // logits z are c tanh(z / c); 0: as they are
+  bool alibi = false;           // scores fall with the distance of the key (bloom)
   double initializer_range = 0.02;
   LoraConfig lora;  // not of config.json
   DropoutConfig dropout;

@@ -67,6 +67,7 @@ Status RunAttention(const AttentionEngine& engine, const AttentionAttrs& attrs,
   if (!(attrs.scale > 0)) return {"attention: attribute scale must be positive"};
   AttentionProblem problem(Op::kAttention, attrs, attrs.sequence, operands[0], operands[1]);
   problem.starts = StartsOf(operands, 5);
+  problem.numbers = NumbersOf(operands, 6, problem.batch);
   if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
     return {"attention: the workspace is smaller than WorkspaceBytes for this thread count"};
   }

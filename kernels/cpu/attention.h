@@ -31,6 +31,7 @@
 #include <span>
 
 #include "kernels/attention_workspace.h"
+#include "kernels/cpu/attention_terms.h"
 #include "kernels/kernel.h"
 #include "kernels/op.h"
 
@@ -71,6 +72,7 @@ struct AttentionProblem {
   // each sequence is one document.
   const int32_t* starts = nullptr;
   int64_t key_position = 0;  // of the first key in its sequence
+  SequenceNumbers numbers;   // where elements of the softmax are dropped
 
   int64_t group() const { return heads / kv_heads; }  // query heads that share one kv head
   AttentionProblem OfSequence(int64_t sequence_index) const {
@@ -106,6 +108,13 @@ struct AttentionProblem {
   }
   HeadRows KeyRows(const TensorView& view, int64_t sequence_index, int64_t kv_head) const {
     return Rows(view, sequence_index * key_rows + key_row, kv_head);
+  }
+  bool drops() const { return attrs.terms.dropout > 0; }
+  DropoutPlace PlaceOf(int64_t sequence_index, int64_t head, int64_t query, int64_t key) const {
+    return {.sequence = NumberOf(numbers, sequence_index),
+            .head = static_cast<uint32_t>(attrs.terms.first_head + head),
+            .query = key_position + offset + query,
+            .key = key_position + key};
   }
   // The log-sum-exp of the piece's queries of one head of one sequence.
   float* Lse(const TensorView& lse, int64_t sequence_index, int64_t head) const;
@@ -163,7 +172,8 @@ AttentionEngine F32AttentionEngine();
 struct DecodeTask {
   std::span<const HeadRows> q, o;  // by head; the query is row 0
   HeadRows keys, values;
-  int64_t first_key = 0, end_key = 0;  // at least one
+  int64_t first_key = 0, end_key = 0;  // at least one; the query's own is the last
+  std::span<const HeadTerms> terms;    // by head; empty: none
   int64_t head_dim = 0;
   float scale = 0;
 };

@@ -22,7 +22,9 @@ class Pairs {
       : base_(op, PieceAttrs(attrs), attrs.sequence, operands[0], operands[1]),
         queries_(QueryPieces(attrs)),
         keys_(KeyPieces(attrs)) {
-    base_.starts = StartsOf(operands, op == Op::kAttentionBlock ? 5 : 9);
+    const size_t starts = op == Op::kAttentionBlock ? 5 : 9;
+    base_.starts = StartsOf(operands, starts);
+    base_.numbers = NumbersOf(operands, starts + 1, base_.batch);
   }
 
   int query_pieces() const { return queries_.count; }

@@ -107,10 +107,12 @@ void DecodeHead(const Cached& op, int64_t sequence, int64_t kv_head, Scratch scr
     for (int64_t first = 0; first < op.group(); first += kHeadsAtOnce) {
       const int64_t count = std::min(kHeadsAtOnce, op.group() - first);
       std::array<HeadRows, kHeadsAtOnce> q, o;
+      std::array<HeadTerms, kHeadsAtOnce> terms;
       for (int64_t g = 0; g < count; ++g) {
         const int64_t head = kv_head * op.group() + first + g;
         q[g] = HeadOf(op.q, row, head);
         o[g] = HeadOf(op.o, row, head);
+        terms[g] = TermsOfHead(op.attrs.terms, head);
       }
       DecodeAttention({.q = {q.data(), static_cast<size_t>(count)},
                        .o = {o.data(), static_cast<size_t>(count)},
@@ -118,6 +120,7 @@ void DecodeHead(const Cached& op, int64_t sequence, int64_t kv_head, Scratch scr
                        .values = HeadOf(op.values, first_row, kv_head),
                        .first_key = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1),
                        .end_key = position + 1,
+                       .terms = {terms.data(), Changes(terms[0]) ? static_cast<size_t>(count) : 0},
                        .head_dim = op.head_dim(),
                        .scale = op.attrs.scale},
                       scratch);

@@ -90,6 +90,9 @@ void DecodeRows(const DecodeTask& task, Scratch scratch) {
     for (int64_t g = 0; g < group; ++g) {
       Scores(keys + key * task.keys.row_stride, task.keys.row_stride, count, queries + g * d, d,
              scores);
+      // The queries have been multiplied by the scale and log2(e).
+      if (!task.terms.empty())
+        ChangeRow(task.terms[g], kLn2, task.end_key - 1 - key, count, scores);
       const float top = std::max(maximum[g], *std::max_element(scores, scores + count));
       const float decay = sum[g] == 0 ? 0.0f : std::exp2(maximum[g] - top);
       sum[g] = sum[g] * decay + Weights(top, count, scores);

@@ -56,6 +56,26 @@ HWY_INLINE void ForEachMasked(const AttentionProblem& p, int64_t key, int64_t ke
   }
 }
 
+// What the terms make of a piece of scores and, where there are any, of the gradients d_p of the
+// probabilities of its 32 queries, whose sums with these `delta` has.
+void ChangePiece(const AttentionProblem& p, const HeadTerms& terms, int64_t keys, int64_t distance,
+                 float* scores, float* d_p, const float* delta) {
+  for (int64_t lane = 0; lane < kPanel; lane += kStripQueries) {
+    ChangeScores(
+        terms, p.attrs.scale,
+        {.scores = scores + lane, .stride = kPanel, .keys = keys, .distance = distance + lane},
+        {.d_p = d_p == nullptr ? nullptr : d_p + lane,
+         .delta = delta == nullptr ? nullptr : delta + lane});
+  }
+}
+
+void DropPiece(const KeptPairs& kept, float scale, int64_t keys, float* rows) {
+  for (int64_t lane = 0; lane < kPanel; lane += kStripQueries) {
+    DropPairs(kept, scale,
+              {.rows = rows + lane, .stride = kPanel, .keys = keys, .first_query = lane});
+  }
+}
+
 // Online softmax of one panel of queries (Milakov and Gimelshein 2018, arXiv 1805.02867), in powers
 // of two.
 struct Panel {
@@ -143,8 +163,10 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
   PackRows(p.KeyRows(io.v, task.sequence_index, task.kv_head), base, count, p.keys, p.head_dim,
            padded, values);
   const int64_t end_query = std::min(task.end_query, p.EndQuery());
+  const DropoutRule rule = RuleOf(p.attrs.terms);
   for (int64_t g = 0; g < p.group(); ++g) {
     const int64_t head = task.kv_head * p.group() + g;
+    const HeadTerms terms = TermsOfHead(p.attrs.terms, head);
     const HeadRows o = p.QueryRows(io.o, task.sequence_index, head);
     float* lse = p.Lse(io.lse, task.sequence_index, head);
     for (int64_t query = task.first_query; query < end_query; query += kPanel) {
@@ -161,8 +183,9 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
         const int64_t n = std::min(kKeys, end - key);
         Multiply<false>(n, kPanel, padded, keys + (key - base) * padded, padded, 1, queries, kPanel,
                         panel.scores, kPanel);
-        const bool masked = NeedsMask(p, key, n, query);
-        if (masked) {
+        if (Changes(terms))
+          ChangePiece(p, terms, n, query + p.offset - key, panel.scores, nullptr, nullptr);
+        if (NeedsMask(p, key, n, query)) {
           ForEachMasked(p, key, n, query, [&](int64_t at, auto visible) HWY_ATTR {
             const V score = hn::Load(kD, panel.scores + at);
             hn::Store(hn::IfThenElse(visible, score, hn::Set(kD, kMaskedScore)), kD,
@@ -170,6 +193,11 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
           });
         }
         Softmax(panel, n, padded, p.attrs.scale);
+        if (p.drops()) {
+          KeptPairs kept;
+          FindKept(rule, p.PlaceOf(task.sequence_index, head, query, key), n, &kept);
+          DropPiece(kept, rule.scale, n, panel.scores);
+        }
         Multiply<true>(padded, kPanel, n, values + (key - base) * padded, 1, padded, panel.scores,
                        kPanel, panel.output, kPanel);
       }
@@ -193,6 +221,8 @@ struct GradHead {
   const float* v;
   float* dk;
   float* dv;
+  HeadTerms terms = {};
+  DropoutRule rule = {};
 };
 
 void PackGradHead(const AttentionProblem& p, const AttentionOperands& io, int64_t sequence_index,
@@ -219,6 +249,10 @@ void PackGradHead(const AttentionProblem& p, const AttentionOperands& io, int64_
   std::fill_n(h.dq, count * padded, 0.0f);
 }
 
+struct GradPlace {
+  int64_t sequence_index, head, key, query;
+};
+
 // Scores to probabilities, their gradients to those of the scores (before the factor `scale`).
 void SoftmaxGrad(const GradHead& h, int64_t query, int64_t keys, float scale) {
   const V factor = hn::Set(kD, scale * kLog2E);
@@ -235,14 +269,22 @@ void SoftmaxGrad(const GradHead& h, int64_t query, int64_t keys, float scale) {
   }
 }
 
-// What the piece of `keys` keys from `key` and 32 queries from `query` adds to dq, dk and dv.
-void GradPiece(const AttentionProblem& p, const GradHead& h, int64_t key, int64_t keys,
-               int64_t query) {
+// What the piece of `keys` keys from `place.key` and 32 queries from `place.query` of a head adds
+// to dq, dk and dv.
+void GradPiece(const AttentionProblem& p, const GradHead& h, const GradPlace& place, int64_t keys) {
+  const int64_t key = place.key, query = place.query;
   const int64_t padded = p.scratch.head_dim;
   const int64_t k_at = key * padded, q_at = query * padded;
   Multiply<false>(keys, kPanel, padded, h.k + k_at, padded, 1, h.q_t + q_at, kPanel, h.p, kPanel);
   Multiply<false>(keys, kPanel, padded, h.v + k_at, padded, 1, h.d_o_t + q_at, kPanel, h.ds,
                   kPanel);
+  KeptPairs kept;
+  if (p.drops()) {
+    FindKept(h.rule, p.PlaceOf(place.sequence_index, place.head, query, key), keys, &kept);
+    DropPiece(kept, h.rule.scale, keys, h.ds);
+  }
+  if (Changes(h.terms))
+    ChangePiece(p, h.terms, keys, query + p.offset - key, h.p, h.ds, h.delta + query);
   if (NeedsMask(p, key, keys, query)) {
     ForEachMasked(p, key, keys, query, [&](int64_t at, auto visible) HWY_ATTR {
       const V score = hn::Load(kD, h.p + at);
@@ -250,6 +292,7 @@ void GradPiece(const AttentionProblem& p, const GradHead& h, int64_t key, int64_
     });
   }
   SoftmaxGrad(h, query, keys, p.attrs.scale);
+  if (p.drops()) DropPiece(kept, h.rule.scale, keys, h.p);
   Multiply<true>(keys, padded, kPanel, h.p, kPanel, 1, h.d_o + q_at, padded, h.dv + k_at, padded);
   Multiply<true>(keys, padded, kPanel, h.ds, kPanel, 1, h.q + q_at, padded, h.dk + k_at, padded);
   Multiply<true>(kPanel, padded, keys, h.ds, 1, kPanel, h.k + k_at, padded, h.dq + q_at, padded);
@@ -271,29 +314,31 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
   const HeadRows v_rows = p.KeyRows(io.v, task.sequence_index, task.kv_head);
   PackRows(k_rows, 0, count, end, p.head_dim, padded, k);
   PackRows(v_rows, 0, count, end, p.head_dim, padded, v);
-  const GradHead h{.q = scratch.Take<float>(size),
-                   .d_o = scratch.Take<float>(size),
-                   .q_t = scratch.Take<float>(size),
-                   .d_o_t = scratch.Take<float>(size),
-                   .lse = scratch.Take<float>(count),
-                   .delta = scratch.Take<float>(count),
-                   .dq = scratch.Take<float>(size),
-                   .p = scratch.Take<float>(kKeys * kPanel),
-                   .ds = scratch.Take<float>(kKeys * kPanel),
-                   .k = k,
-                   .v = v,
-                   .dk = scratch.Take<float>(size),
-                   .dv = scratch.Take<float>(size)};
+  GradHead h{.q = scratch.Take<float>(size),
+             .d_o = scratch.Take<float>(size),
+             .q_t = scratch.Take<float>(size),
+             .d_o_t = scratch.Take<float>(size),
+             .lse = scratch.Take<float>(count),
+             .delta = scratch.Take<float>(count),
+             .dq = scratch.Take<float>(size),
+             .p = scratch.Take<float>(kKeys * kPanel),
+             .ds = scratch.Take<float>(kKeys * kPanel),
+             .k = k,
+             .v = v,
+             .dk = scratch.Take<float>(size),
+             .dv = scratch.Take<float>(size),
+             .rule = RuleOf(p.attrs.terms)};
   std::fill_n(h.dk, size, 0.0f);
   std::fill_n(h.dv, size, 0.0f);
   const float scale = p.attrs.scale;
   for (int64_t g = 0; g < p.group(); ++g) {
     const int64_t head = task.kv_head * p.group() + g;
+    h.terms = TermsOfHead(p.attrs.terms, head);
     PackGradHead(p, io, task.sequence_index, head, h);
     for (int64_t query = 0; query < end; query += kPanel) {
       const int64_t last = p.EndKey(query + kPanel);
       for (int64_t key = p.FirstKey(query) / kPanel * kPanel; key < last; key += kKeys) {
-        GradPiece(p, h, key, std::min(kKeys, last - key), query);
+        GradPiece(p, h, {task.sequence_index, head, key, query}, std::min(kKeys, last - key));
       }
     }
     StoreGrad(p.QueryRows(io.dq, task.sequence_index, head), h.dq, end, p.head_dim, padded, scale,

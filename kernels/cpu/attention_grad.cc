@@ -15,6 +15,7 @@ Status RunAttentionGrad(const AttentionEngine& engine, const AttentionAttrs& att
   if (!(attrs.scale > 0)) return {"attention_grad: attribute scale must be positive"};
   AttentionProblem problem(Op::kAttentionGrad, attrs, attrs.sequence, operands[0], operands[1]);
   problem.starts = StartsOf(operands, 9);
+  problem.numbers = NumbersOf(operands, 10, problem.batch);
   if (context.workspace_bytes < problem.scratch.bytes * context.threads) {
     return {"attention_grad: the workspace is smaller than WorkspaceBytes for this thread count"};
   }

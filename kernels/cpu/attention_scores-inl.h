@@ -50,6 +50,29 @@ inline void MaskPiece(const AttentionProblem& p, int64_t key, int64_t query, con
   }
 }
 
+// What the terms make of the scores of 32 keys and 32 queries in 2 x 2 tiles, the first query
+// `distance` positions behind the first key; and of the gradients d_p of the probabilities, if it
+// has data.
+inline void ChangePiece(const HeadTerms& terms, float scale, int64_t distance, const Sums& scores,
+                        const Sums& d_p, const float* delta) {
+  for (int64_t tile = 0; tile < 2; ++tile) {
+    for (int64_t column = 0; column < 2; ++column) {
+      ChangeScores(terms, scale,
+                   {.scores = scores.At(tile, column),
+                    .stride = kTile,
+                    .keys = kTile,
+                    .distance = distance + (column - tile) * kTile},
+                   {.d_p = d_p.data == nullptr ? nullptr : d_p.At(tile, column),
+                    .delta = delta == nullptr ? nullptr : delta + column * kTile});
+    }
+  }
+}
+
+// The 16 queries of a column of tiles that keep a key.
+inline __mmask16 KeptQueries(const KeptPairs& kept, int64_t key, int64_t column) {
+  return static_cast<__mmask16>(kept.of_key[key] >> (column * kTile));
+}
+
 // Stores transposed tiles [width, 32] as 32 rows, or adds them; row r is multiplied by factor[r].
 inline void StoreTransposed(const HeadRows& out, const Sums& tiles, int64_t first, int64_t end,
                             int64_t width, const float* factor, bool add) {

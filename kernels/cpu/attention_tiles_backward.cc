@@ -29,6 +29,9 @@ struct GradHead {
   Sums dq_t, dk, dv;      // dq is [head_dim, sequence]
   float* lse;             // times log2(e)
   float* delta;           // sum over head_dim of d_o * o (Dao 2023, section 3.2)
+  int64_t sequence_index = 0, head = 0;
+  HeadTerms terms = {};
+  DropoutRule rule = {};
 };
 
 // Row sums of d_o * o, 16 rows at a time.
@@ -52,11 +55,26 @@ void Deltas(const HeadRows& o, const HeadRows& d_o, int64_t end, int64_t width, 
   }
 }
 
-// Probabilities and score gradients of one piece: from the f32 tiles to operands, two keys by 32
-// queries at a time.
+// What of the softmax of one piece is dropped has no part in dv, and its gradient is 0.
 template <int kParts>
+void DropGradients(const GradHead<kParts>& h, const KeptPairs& kept) {
+  for (int64_t tile = 0; tile < 2; ++tile) {
+    for (int64_t column = 0; column < 2; ++column) {
+      DropPairs(kept, h.rule.scale,
+                {.rows = h.d_p.At(tile, column),
+                 .stride = kTile,
+                 .keys = kTile,
+                 .first_query = column * kTile,
+                 .first_key = tile * kTile});
+    }
+  }
+}
+
+// Probabilities and score gradients of one piece: from the f32 tiles to operands, two keys by 32
+// queries at a time. `kept` is read with kDrops.
+template <int kParts, bool kDrops>
 void SoftmaxGradPiece(const GradHead<kParts>& h, int64_t query, int64_t key_unit,
-                      int64_t query_unit, float scale) {
+                      int64_t query_unit, float scale, const KeptPairs& kept) {
   const __m512 factor = _mm512_set1_ps(scale * kLog2E);
   const __m512 lse[2] = {_mm512_load_ps(h.lse + query), _mm512_load_ps(h.lse + query + kTile)};
   const __m512 delta[2] = {_mm512_load_ps(h.delta + query),
@@ -69,6 +87,10 @@ void SoftmaxGradPiece(const GradHead<kParts>& h, int64_t query, int64_t key_unit
       const __m512 d_p = _mm512_load_ps(h.d_p.At(tile, column) + at);
       p[column] = Exp2<kParts>(_mm512_fmsub_ps(score, factor, lse[column]));
       ds[column] = _mm512_mul_ps(p[column], _mm512_sub_ps(d_p, delta[column]));
+      if constexpr (kDrops) {
+        p[column] = _mm512_maskz_mul_ps(KeptQueries(kept, row, column), p[column],
+                                        _mm512_set1_ps(h.rule.scale));
+      }
     }
     StoreParts<kParts>(p[0], p[1], h.p.At(2 * key_unit + tile, query_unit) + 2 * at);
     uint16_t* ds_row = h.ds.At(2 * key_unit + tile, query_unit) + 2 * at;
@@ -92,6 +114,27 @@ struct Visible {
   }
 };
 
+// The gradients of the scores of one piece, from these and those of its probabilities.
+template <int kParts>
+void GradPiece(const AttentionProblem& p, const GradHead<kParts>& h, const Visible& block,
+               int64_t key_unit, int64_t query_unit) {
+  const int64_t key = block.key + key_unit * kUnit, query = block.query + query_unit * kUnit;
+  KeptPairs kept;
+  if (p.drops()) {
+    FindKept(h.rule, p.PlaceOf(h.sequence_index, h.head, query, key), kUnit, &kept);
+    DropGradients(h, kept);
+  }
+  if (Changes(h.terms)) {
+    ChangePiece(h.terms, p.attrs.scale, query + p.offset - key, h.scores, h.d_p, h.delta + query);
+  }
+  if (NeedsMask(p, key, query)) MaskPiece(p, key, query, h.scores);
+  if (p.drops()) {
+    SoftmaxGradPiece<kParts, true>(h, query, key_unit, query_unit, p.attrs.scale, kept);
+  } else {
+    SoftmaxGradPiece<kParts, false>(h, query, key_unit, query_unit, p.attrs.scale, kept);
+  }
+}
+
 template <typename Units, int kParts>
 void GradBlock(const AttentionProblem& p, const GradHead<kParts>& h, const Visible& block) {
   const int64_t depth = p.scratch.head_dim / kUnit;
@@ -103,15 +146,13 @@ void GradBlock(const AttentionProblem& p, const GradHead<kParts>& h, const Visib
       if (!block.Pair(i, j)) continue;
       first = std::min(first, j);
       last = j + 1;
-      const int64_t key = block.key + i * kUnit, query = block.query + j * kUnit;
       Units::template Multiply<kParts, false>(
           {h.k.At(2 * (key_at + i), 0), h.k.down, h.k.across},
           {h.q_t.At(0, 2 * (query_at + j)), h.q_t.down, h.q_t.across}, depth, h.scores);
       Units::template Multiply<kParts, false>(
           {h.v.At(2 * (key_at + i), 0), h.v.down, h.v.across},
           {h.d_o_t.At(0, 2 * (query_at + j)), h.d_o_t.down, h.d_o_t.across}, depth, h.d_p);
-      if (NeedsMask(p, key, query)) MaskPiece(p, key, query, h.scores);
-      SoftmaxGradPiece<kParts>(h, query, i, j, p.attrs.scale);
+      GradPiece<kParts>(p, h, block, i, j);
     }
     for (int64_t c = 0; c < depth && first < last; ++c) {
       Units::template Multiply<kParts, true>(
@@ -198,7 +239,9 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
   [[maybe_unused]] const typename Units::Thread thread;
   const int64_t count = p.scratch.keys, padded = p.scratch.head_dim, end = p.attrs.sequence;
   const int64_t b = task.sequence_index;
-  const GradHead<kParts> h = CarveGradHead<kParts>(p, scratch);
+  GradHead<kParts> h = CarveGradHead<kParts>(p, scratch);
+  h.sequence_index = b;
+  h.rule = RuleOf(p.attrs.terms);
   Pack<kParts>(p.KeyRows(io.k, b, task.kv_head), 0, count, end, p.head_dim, padded,
                {.a = h.k, .a_t = h.k_t});
   Pack<kParts>(p.KeyRows(io.v, b, task.kv_head), 0, count, end, p.head_dim, padded, {.a = h.v});
@@ -208,6 +251,8 @@ void Backward(const AttentionProblem& p, const AttentionOperands& io, const Atte
   std::fill_n(scales, kUnit, p.attrs.scale);
   for (int64_t g = 0; g < p.group(); ++g) {
     const int64_t head = task.kv_head * p.group() + g;
+    h.head = head;
+    h.terms = TermsOfHead(p.attrs.terms, head);
     StartHead<kParts>(p, io, b, head, h);
     for (int64_t query = 0; query < end; query += kGradBlock) {
       const int64_t queries = std::min(kGradBlock, count - query);

@@ -42,10 +42,16 @@ __m512 Top(const Sums& scores, int64_t keys, int64_t column) {
   return _mm512_max_ps(_mm512_max_ps(top[0], top[1]), _mm512_max_ps(top[2], top[3]));
 }
 
+// What of a block is dropped after its sum has been taken.
+struct Dropped {
+  KeptPairs kept;
+  float scale = 1;  // of what stays
+};
+
 // Scores of one column of tiles to probabilities, two keys at a time; returns their sum.
-template <int kParts>
+template <int kParts, bool kDrops>
 __m512 Exponentials(const Panel<kParts>& panel, int64_t keys, int64_t column, __m512 factor,
-                    __m512 maximum) {
+                    __m512 maximum, const Dropped* dropped) {
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
                                          8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   __m512 even_sum = _mm512_setzero_ps(), odd_sum = _mm512_setzero_ps();
@@ -55,6 +61,11 @@ __m512 Exponentials(const Panel<kParts>& panel, int64_t keys, int64_t column, __
     __m512 odd = Exp2<kParts>(_mm512_fmsub_ps(_mm512_load_ps(at + kTile), factor, maximum));
     even_sum = _mm512_add_ps(even_sum, even);
     odd_sum = _mm512_add_ps(odd_sum, odd);
+    if constexpr (kDrops) {
+      const __m512 scale = _mm512_set1_ps(dropped->scale);
+      even = _mm512_maskz_mul_ps(KeptQueries(dropped->kept, 2 * pair, column), even, scale);
+      odd = _mm512_maskz_mul_ps(KeptQueries(dropped->kept, 2 * pair + 1, column), odd, scale);
+    }
     uint16_t* out = panel.probabilities.At(pair / kTile, column) + pair % kTile * kUnit;
     for (int part = 0; part < kParts; ++part) {
       const __m512i bits = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
@@ -67,8 +78,12 @@ __m512 Exponentials(const Panel<kParts>& panel, int64_t keys, int64_t column, __
   return _mm512_add_ps(even_sum, odd_sum);
 }
 
+// `dropped`: null where nothing is.
 template <int kParts>
-void Softmax(const Panel<kParts>& panel, int64_t keys, int64_t padded, float scale) {
+void Softmax(const Panel<kParts>& panel, int64_t keys, int64_t padded, float scale,
+             const Dropped* dropped) {
+  const auto exponentials =
+      dropped == nullptr ? Exponentials<kParts, false> : Exponentials<kParts, true>;
   const __m512 factor = _mm512_set1_ps(scale * kLog2E);
   for (int64_t column = 0; column < 2; ++column) {
     float* maximum_at = panel.maximum + column * kTile;
@@ -77,7 +92,7 @@ void Softmax(const Panel<kParts>& panel, int64_t keys, int64_t padded, float sca
     const __m512 top = _mm512_mul_ps(Top(panel.scores, keys, column), factor);
     const __m512 maximum = _mm512_max_ps(before, top);
     const __m512 decay = Exp2<3>(_mm512_sub_ps(before, maximum));
-    const __m512 sum = Exponentials<kParts>(panel, keys, column, factor, maximum);
+    const __m512 sum = exponentials(panel, keys, column, factor, maximum, dropped);
     _mm512_store_ps(sum_at, _mm512_fmadd_ps(_mm512_load_ps(sum_at), decay, sum));
     _mm512_store_ps(maximum_at, maximum);
     if (_mm512_cmp_ps_mask(before, maximum, _CMP_NEQ_UQ) == 0) continue;
@@ -133,19 +148,42 @@ void FinishPanel(const AttentionProblem& p, const Panel<kParts>& panel, const He
   StoreTransposed(out, panel.output, query, end, p.head_dim, factor, /*add=*/false);
 }
 
-// Adds what `keys` keys from tile row `unit` (of 32 keys) give to a panel of queries from `query`.
+// A head of a sequence, and what is done to its scores.
+struct ForwardHead {
+  int64_t sequence_index = 0, head = 0;
+  HeadTerms terms;
+  DropoutRule rule;
+};
+
+// Keys of a task: packed from `base` on.
+template <int kParts>
+struct PackedKeys {
+  Operand<kParts> k, v;
+  int64_t base = 0;
+};
+
+// Adds what `keys` keys from `key` on give to a panel of queries from `query`.
 template <typename Units, int kParts>
-void ForwardBlock(const AttentionProblem& p, const Operand<kParts>& k, const Operand<kParts>& v,
-                  const Panel<kParts>& panel, int64_t base, int64_t key, int64_t keys,
-                  int64_t query) {
-  const int64_t depth = p.scratch.head_dim / kUnit, unit = (key - base) / kUnit;
+void ForwardBlock(const AttentionProblem& p, const ForwardHead& h, const PackedKeys<kParts>& packed,
+                  const Panel<kParts>& panel, int64_t key, int64_t keys, int64_t query) {
+  const int64_t depth = p.scratch.head_dim / kUnit, unit = (key - packed.base) / kUnit;
+  const Operand<kParts>&k = packed.k, &v = packed.v;
   for (int64_t i = 0; i < keys / kUnit; ++i) {
     const Sums piece{panel.scores.At(2 * i, 0), panel.scores.down, panel.scores.across};
     Units::template Multiply<kParts, false>({k.At(2 * (unit + i), 0), k.down, k.across},
                                             panel.queries, depth, piece);
+    if (Changes(h.terms)) {
+      ChangePiece(h.terms, p.attrs.scale, query + p.offset - key - i * kUnit, piece, {}, nullptr);
+    }
     if (NeedsMask(p, key + i * kUnit, query)) MaskPiece(p, key + i * kUnit, query, piece);
   }
-  Softmax<kParts>(panel, keys, p.scratch.head_dim, p.attrs.scale);
+  if (p.drops()) {
+    Dropped dropped{.scale = h.rule.scale};
+    FindKept(h.rule, p.PlaceOf(h.sequence_index, h.head, query, key), keys, &dropped.kept);
+    Softmax<kParts>(panel, keys, p.scratch.head_dim, p.attrs.scale, &dropped);
+  } else {
+    Softmax<kParts>(panel, keys, p.scratch.head_dim, p.attrs.scale, nullptr);
+  }
   for (int64_t i = 0; i < depth; ++i) {
     Units::template Multiply<kParts, true>(
         {v.At(2 * i, unit), v.down, v.across}, panel.probabilities, keys / kUnit,
@@ -162,8 +200,8 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
   const int64_t base = p.FirstKey(task.first_query) / kUnit * kUnit;
   const int64_t count = std::max<int64_t>(p.EndKey(task.end_query) - base, 0);
   const auto take = [&](int64_t elements) { return scratch.Take<uint16_t>(elements * kParts); };
-  const Operand<kParts> k{take(count * padded), depth, 1};
-  const Operand<kParts> v{take(count * padded), 1, wide};
+  const PackedKeys<kParts> packed{
+      .k = {take(count * padded), depth, 1}, .v = {take(count * padded), 1, wide}, .base = base};
   const Panel<kParts> panel{
       .queries = {take(kUnit * padded), 1, depth},
       .scores = {scratch.Take<float>(kKeyBlock * kUnit), 1, kKeyBlock / kTile},
@@ -172,12 +210,16 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
       .maximum = scratch.Take<float>(kUnit),
       .sum = scratch.Take<float>(kUnit)};
   Pack<kParts>(p.KeyRows(io.k, task.sequence_index, task.kv_head), base, count, p.keys, p.head_dim,
-               padded, {.a = k});
+               padded, {.a = packed.k});
   Pack<kParts>(p.KeyRows(io.v, task.sequence_index, task.kv_head), base, count, p.keys, p.head_dim,
-               padded, {.a_t = v});
+               padded, {.a_t = packed.v});
   const int64_t end_query = std::min(task.end_query, p.EndQuery());
   for (int64_t g = 0; g < p.group(); ++g) {
     const int64_t head = task.kv_head * p.group() + g;
+    const ForwardHead h{.sequence_index = task.sequence_index,
+                        .head = head,
+                        .terms = TermsOfHead(p.attrs.terms, head),
+                        .rule = RuleOf(p.attrs.terms)};
     const HeadRows o = p.QueryRows(io.o, task.sequence_index, head);
     float* lse = p.Lse(io.lse, task.sequence_index, head);
     for (int64_t query = task.first_query; query < end_query; query += kUnit) {
@@ -190,7 +232,7 @@ void Forward(const AttentionProblem& p, const AttentionOperands& io, const Atten
       }
       const int64_t last = p.EndKey(query + kUnit);
       for (int64_t key = p.FirstKey(query) / kUnit * kUnit; key < last; key += kKeyBlock) {
-        ForwardBlock<Units, kParts>(p, k, v, panel, base, key, std::min(kKeyBlock, last - key),
+        ForwardBlock<Units, kParts>(p, h, packed, panel, key, std::min(kKeyBlock, last - key),
                                     query);
       }
       FinishPanel<kParts>(p, panel, o, lse, query, end_query);

@@ -46,30 +46,41 @@ HWY_INLINE WideProduct MultiplyWide(V32 x, uint32_t factor) {
 #endif
 }
 
-// One block of random words a lane (philox.h): blocks `first`, first + 1, ... in order. REQUIRES:
-// `first` is a multiple of the lanes, so that the counter's lower word does not overflow.
-HWY_INLINE void RandomBlocks(PhiloxKey key, uint32_t third, uint64_t first, uint32_t* to) {
+struct Counters {
+  V32 c0, c1, c2, c3;
+};
+// One block of random words a lane (philox.h), in the order of the lanes.
+HWY_INLINE void RandomWords(PhiloxKey key, Counters c, uint32_t* to) {
   const D32 d32;
-  V32 c0 = hn::Add(hn::Iota(d32, 0), hn::Set(d32, static_cast<uint32_t>(first)));
-  V32 c1 = hn::Set(d32, static_cast<uint32_t>(first >> 32));
-  V32 c2 = hn::Set(d32, third), c3 = hn::Zero(d32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const WideProduct product0 = MultiplyWide(c0, kPhiloxFactor0);
-    const WideProduct product1 = MultiplyWide(c2, kPhiloxFactor1);
-    c0 = hn::Xor(hn::Xor(product1.high, c1), hn::Set(d32, key.word[0]));
-    c2 = hn::Xor(hn::Xor(product0.high, c3), hn::Set(d32, key.word[1]));
-    c1 = product1.low;
-    c3 = product0.low;
+    const WideProduct product0 = MultiplyWide(c.c0, kPhiloxFactor0);
+    const WideProduct product1 = MultiplyWide(c.c2, kPhiloxFactor1);
+    c.c0 = hn::Xor(hn::Xor(product1.high, c.c1), hn::Set(d32, key.word[0]));
+    c.c2 = hn::Xor(hn::Xor(product0.high, c.c3), hn::Set(d32, key.word[1]));
+    c.c1 = product1.low;
+    c.c3 = product0.low;
     key.word[0] += kPhiloxKeyStep0;
     key.word[1] += kPhiloxKeyStep1;
   }
-  hn::StoreInterleaved4(c0, c1, c2, c3, d32, to);
+  hn::StoreInterleaved4(c.c0, c.c1, c.c2, c.c3, d32, to);
+}
+
+// Blocks `first`, first + 1, ... REQUIRES: `first` is a multiple of the lanes, so that the
+// counter's lower word does not overflow.
+HWY_INLINE void RandomBlocks(PhiloxKey key, uint32_t third, uint64_t first, uint32_t* to) {
+  const D32 d32;
+  RandomWords(key,
+              {.c0 = hn::Add(hn::Iota(d32, 0), hn::Set(d32, static_cast<uint32_t>(first))),
+               .c1 = hn::Set(d32, static_cast<uint32_t>(first >> 32)),
+               .c2 = hn::Set(d32, third),
+               .c3 = hn::Zero(d32)},
+              to);
 }
 
 // 16 bits each for `count` elements from `element` on: half e mod 8 of the block with counter
 // {base + e / 8, third, 0}. REQUIRES: `base` is a multiple of 2^32.
-void FillRandomBits(PhiloxKey key, uint32_t third, uint64_t base, int64_t element, int64_t count,
-                    uint16_t* to) {
+HWY_INLINE void FillRandomBits(PhiloxKey key, uint32_t third, uint64_t base, int64_t element,
+                               int64_t count, uint16_t* to) {
   constexpr size_t kWords = sizeof(PhiloxBlock) / sizeof(uint32_t);
   HWY_ALIGN uint32_t words[kWords * HWY_MAX_BYTES / sizeof(uint32_t)];
   const int64_t lanes = hn::Lanes(D32());

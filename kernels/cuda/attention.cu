@@ -15,6 +15,7 @@ namespace terrace::kernels::cuda {
 namespace {
 
 constexpr int kDeltaThreads = 128;
+constexpr size_t kForwardPlaces = 6, kGradPlaces = 10;  // operands
 
 struct DeltaArguments {
   Operand o, d_o;
@@ -52,9 +53,11 @@ __global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(DeltaArguments a) {
   }
 }
 
-AttentionShape ShapeOf(std::span<const TensorView> operands, int64_t sequence, int64_t window,
-                       float scale) {
+// `attrs` of both kinds.
+template <typename Attrs>
+AttentionShape ShapeOf(const Attrs& attrs, std::span<const TensorView> operands, size_t places) {
   const TensorView& q = operands[0];
+  const int64_t sequence = attrs.sequence;
   return {.batch = q.rows() / sequence,
           .heads = q.size[1],
           .kv_heads = operands[1].size[1],
@@ -64,10 +67,13 @@ AttentionShape ShapeOf(std::span<const TensorView> operands, int64_t sequence, i
           .query_row = 0,
           .key_row = 0,
           .offset = 0,
-          .window = window,
-          .scale = scale,
+          .window = attrs.window,
+          .scale = attrs.scale,
           .add_queries = false,
-          .add_keys = false};
+          .add_keys = false,
+          .terms = attrs.terms,
+          .dropout = RuleOf(attrs.terms),
+          .numbers = NumbersOf(operands, places, q.rows() / sequence)};
 }
 
 // What matrix instructions multiply.
@@ -121,6 +127,7 @@ AttentionPath PathOf(MatmulPrecision precision, const AttentionArguments& a,
                           .head_dim = a.shape.head_dim,
                           .scale = a.shape.scale,
                           .documents = a.shape.starts != nullptr,
+                          .terms = HasTerms(a.shape.terms),
                           .wide = a.wide,
                           .longest_stride_bytes = longest,
                           .wgmma = context.wgmma_attention});
@@ -248,8 +255,7 @@ Status BackwardPairs(const Pairs& pairs, const AttentionBlockAttrs& attrs, Atten
 Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
                  const Context& context) {
   const auto& attention = std::get<AttentionAttrs>(attrs);
-  const AttentionShape shape =
-      ShapeOf(operands, attention.sequence, attention.window, attention.scale);
+  const AttentionShape shape = ShapeOf(attention, operands, kForwardPlaces);
   return Forward(attention.precision, ForwardArguments(shape, attention.precision, operands),
                  context);
 }
@@ -257,8 +263,7 @@ Status Attention(const OpAttrs& attrs, std::span<const TensorView> operands,
 Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                      const Context& context) {
   const auto& attention = std::get<AttentionAttrs>(attrs);
-  const AttentionShape shape =
-      ShapeOf(operands, attention.sequence, attention.window, attention.scale);
+  const AttentionShape shape = ShapeOf(attention, operands, kGradPlaces);
   const AttentionArguments a = GradArguments(shape, attention.precision, operands, context);
   Status status = Delta(a, context);
   return status.ok() ? Backward(attention.precision, a, context) : status;
@@ -267,7 +272,7 @@ Status AttentionGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
 Status AttentionBlock(const OpAttrs& attrs, std::span<const TensorView> operands,
                       const Context& context) {
   const auto& block = std::get<AttentionBlockAttrs>(attrs);
-  const AttentionShape shape = ShapeOf(operands, block.sequence, block.window, block.scale);
+  const AttentionShape shape = ShapeOf(block, operands, kForwardPlaces);
   const AttentionArguments a = ForwardArguments(shape, block.precision, operands);
   const Pairs pairs(block, a.shape);
   Status status;
@@ -280,7 +285,7 @@ Status AttentionBlock(const OpAttrs& attrs, std::span<const TensorView> operands
 Status AttentionBlockGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
                           const Context& context) {
   const auto& block = std::get<AttentionBlockAttrs>(attrs);
-  const AttentionShape shape = ShapeOf(operands, block.sequence, block.window, block.scale);
+  const AttentionShape shape = ShapeOf(block, operands, kGradPlaces);
   const AttentionArguments a = GradArguments(shape, block.precision, operands, context);
   Status status = Delta(a, context);
   return status.ok() ? BackwardPairs(Pairs(block, a.shape), block, a, context) : status;

@@ -15,6 +15,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/host_device.h"
+#include "kernels/dropout.h"
+#include "kernels/score_terms.h"
 
 namespace terrace::kernels::cuda {
 
@@ -53,7 +55,11 @@ struct AttentionShape {
   // sequence. Null: each sequence is one document.
   const int32_t* starts = nullptr;
   int64_t key_position = 0;  // of the first key in its sequence
+  ScoreTerms terms = {};
+  DropoutRule dropout = {};  // of the terms
+  SequenceNumbers numbers = {};
 
+  TERRACE_HOST_DEVICE bool Drops() const { return terms.dropout > 0; }
   TERRACE_HOST_DEVICE AttentionShape OfSequence(int64_t sequence) const {
     AttentionShape one = *this;
     if (starts != nullptr) one.starts = starts + sequence * rows + query_row;

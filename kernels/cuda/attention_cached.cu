@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "kernels/cuda/attention_terms.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
 
@@ -21,6 +22,7 @@ struct CachedArguments {
   const int32_t* spans;  // {position, number} of each sequence's new tokens
   int64_t rows, sequence, kept, heads, kv_heads, head_dim, window;
   float scale;
+  ScoreTerms terms;
   Fault* faults;
 
   // Whether the row is a new token; its place among what is kept goes to `to`.
@@ -73,6 +75,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) AttendKernel(CachedArguments a)
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t head = blockIdx.y, first_column = head * a.head_dim;
+  const HeadTerms terms = TermsOfHead(a.terms, head);
   const int64_t kv_column = head / (a.heads / a.kv_heads) * a.head_dim;
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     int64_t to = 0;
@@ -92,6 +95,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) AttendKernel(CachedArguments a)
         if (c < a.head_dim) score += query[e] * a.keys.Load(kept_from + key, kv_column + c);
       }
       score = WarpSum(score);
+      if (Changes(terms)) score = ChangeScore(terms, score, position - key).score;
       const float decay = seen.MoveTo(fmaxf(seen.maximum, score));
       const float weight = expf(score - seen.maximum);
       seen.sum = seen.sum * decay + weight;
@@ -151,6 +155,7 @@ Status AttentionCached(const OpAttrs& attrs, std::span<const TensorView> operand
                                      .head_dim = q.size[2],
                                      .window = attention.window,
                                      .scale = attention.scale,
+                                     .terms = attention.terms,
                                      .faults = context.faults};
   const Status status =
       Launch("attention_cached", KeepKernel,

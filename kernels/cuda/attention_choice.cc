@@ -16,7 +16,7 @@ AttentionPath ChooseAttention(const AttentionFacts& facts) {
       facts.precision == MatmulPrecision::kBF16 || facts.precision == MatmulPrecision::kF16;
   if (!half || facts.head_dim > kMaxHeadDim) return AttentionPath::kF32;
   // The largest of scaled scores is taken before they are scaled: so scale may not be negative.
-  const bool fits = facts.wide && facts.scale > 0 && !facts.documents &&
+  const bool fits = facts.wide && facts.scale > 0 && !facts.documents && !facts.terms &&
                     facts.longest_stride_bytes < kTensorStrides;
   return facts.wgmma && fits ? AttentionPath::kWgmma : AttentionPath::kMma;
 }

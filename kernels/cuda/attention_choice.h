@@ -20,6 +20,7 @@ struct AttentionFacts {
   int64_t head_dim = 0;
   float scale = 0;
   bool documents = false;  // sequences hold several
+  bool terms = false;      // scores are changed, or elements of the softmax dropped
   // Those read by tiles are of the products' type with rows of whole, aligned 16 bytes.
   bool wide = false;
   int64_t longest_stride_bytes = 0;  // from one sequence to the next

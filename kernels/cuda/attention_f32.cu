@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/attention_f32.cuh"
+#include "kernels/cuda/attention_terms.cuh"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -35,9 +36,10 @@ __device__ void StartQuery(const AttentionArguments& a, const AttentionTask& tas
   }
 }
 
-// One tile of keys for one query; `score` is that of the lane's key, in powers of two.
+// One tile of keys for one query; `score` is that of the lane's key, in powers of two, and `kept`
+// what its element of the softmax is multiplied by.
 template <int kChunks>
-__device__ void AddTile(float score, const float* values, int64_t head_dim,
+__device__ void AddTile(float score, float kept, const float* values, int64_t head_dim,
                         QueryState<kChunks>* state) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float tile_top = score;
@@ -51,11 +53,12 @@ __device__ void AddTile(float score, const float* values, int64_t head_dim,
   float sum = p;
   for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
   state->sum = state->sum * old + sum;
+  const float weight = p * kept;
   state->top = top;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) state->o[i] *= old;
   for (int j = 0; j < kWarp; ++j) {
-    const float p_j = __shfl_sync(0xffffffffu, p, j);
+    const float p_j = __shfl_sync(0xffffffffu, weight, j);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       const int c = lane + i * kWarp;
@@ -84,12 +87,14 @@ __device__ void FinishQuery(const AttentionArguments& a, const AttentionTask& ta
       state.sum == 0 ? -INFINITY : state.top * kLn2 + logf(state.sum);
 }
 
-template <int kChunks>
+template <int kChunks, bool kTerms>
 __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) {
   const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_row = static_cast<int>(threadIdx.x) / kWarp * kRowsEach;
   const int64_t d = s.head_dim, kv_head = task.head / s.group();
+  const HeadTerms terms = TermsOfHead(s.terms, task.head);
+  const DropoutHead dropout = s.Drops() ? DropoutOf(s, task.sequence, task.head) : DropoutHead();
   float* queries = reinterpret_cast<float*>(DynamicShared());
   float* keys = queries + kF32Rows * d;
   float* values = keys + kF32Tile * (d + 1);
@@ -109,8 +114,14 @@ __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) 
     for (int r = 0; r < kRowsEach; ++r) {
       const int64_t query = task.first + first_row + r;
       const float dot = Dot(queries + (first_row + r) * d, keys + lane * (d + 1), d);
-      const float score = s.Sees(query, tile + lane) ? dot * (s.scale * kLog2E) : -INFINITY;
-      AddTile(score, values, d, &states[r]);
+      const bool sees = s.Sees(query, tile + lane);
+      float score = dot * (s.scale * kLog2E), kept = 1;
+      if constexpr (kTerms) {
+        const int64_t distance = query + s.offset - tile - lane;
+        score = ChangeScore(terms, dot * s.scale, distance).score * kLog2E;
+        if (s.Drops() && sees) kept = KeptScale(dropout, query, tile + lane);
+      }
+      AddTile(sees ? score : -INFINITY, kept, values, d, &states[r]);
     }
   }
 #pragma unroll
@@ -119,13 +130,19 @@ __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) 
   }
 }
 
-template <int kChunks>
+template <int kChunks, bool kTerms>
 __global__ void __launch_bounds__(kF32Threads) ForwardKernel(AttentionArguments a) {
   const int64_t tasks = AttentionTasks(a.shape, a.shape.heads, kF32Rows);
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();  // the queries before have been used
-    RunTask<kChunks>(a, TaskAt(a.shape, a.shape.heads, kF32Rows, task));
+    RunTask<kChunks, kTerms>(a, TaskAt(a.shape, a.shape.heads, kF32Rows, task));
   }
+}
+
+template <bool kTerms>
+auto KernelFor(int64_t head_dim) {
+  if (head_dim <= 64) return ForwardKernel<2, kTerms>;
+  return head_dim <= 128 ? ForwardKernel<4, kTerms> : ForwardKernel<8, kTerms>;
 }
 
 }  // namespace
@@ -133,7 +150,7 @@ __global__ void __launch_bounds__(kF32Threads) ForwardKernel(AttentionArguments 
 Status AttentionF32(const AttentionArguments& a, const Context& context) {
   const int64_t d = a.shape.head_dim;
   const LaunchShape shape = F32Shape(a.shape, a.shape.heads, kF32Rows * d + kF32Tile * (2 * d + 1));
-  const auto kernel = d <= 64 ? ForwardKernel<2> : d <= 128 ? ForwardKernel<4> : ForwardKernel<8>;
+  const auto kernel = HasTerms(a.shape.terms) ? KernelFor<true>(d) : KernelFor<false>(d);
   return Launch("attention", kernel, shape, context, a);
 }
 

@@ -6,7 +6,7 @@
 namespace terrace::kernels::cuda {
 
 Status AttentionMma(const AttentionArguments& a, const Context& context) {
-  return ByHeadSize<BF16>(a, context);
+  return ForwardOf<BF16>(a, context);
 }
 
 }  // namespace terrace::kernels::cuda

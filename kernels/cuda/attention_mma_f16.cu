@@ -6,7 +6,7 @@
 namespace terrace::kernels::cuda {
 
 Status AttentionMmaF16(const AttentionArguments& a, const Context& context) {
-  return ByHeadSize<F16>(a, context);
+  return ForwardOf<F16>(a, context);
 }
 
 }  // namespace terrace::kernels::cuda

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/attention_terms.cuh"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -84,7 +85,8 @@ __device__ void FinishRows(const AttentionArguments& a, const AttentionTask& tas
   }
 }
 
-template <typename T, int kDim>
+// With kTerms the op has terms.
+template <typename T, int kDim, bool kTerms>
 __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) {
   const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16;
@@ -96,6 +98,7 @@ __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) 
   const int64_t query_base = s.QueryRow(task.sequence, 0), key_base = s.KeyRow(task.sequence, 0);
   LoadTile<T, kMmaRows, kDim>(a.q, a.wide, query_base, task.head * s.head_dim, task.first, s.length,
                               s.head_dim, queries);
+  const HeadTerms terms = kTerms ? TermsOfHead(s.terms, task.head) : HeadTerms();
   Rows<kDim> rows;
   StartRows(a, task, task.first + warp_row, &rows);
   const RowRange seen = s.KeysOf(task.first, task.first + kMmaRows);
@@ -117,10 +120,19 @@ __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) 
                                   s.head_dim, keys);
     }
     const int64_t first = task.first + warp_row;
+    if (kTerms && Changes(terms)) {
+      ChangeFragments<kKeyTiles>(
+          terms, s.scale, first + s.offset - tile, 1, [](int, int) { return 0.0f; }, scores,
+          nullptr);
+    }
     if (s.SeesAll(first, first + 16, tile, tile + kMmaKeys)) {
       UpdateSoftmax<kDim, false>(s, first, tile, scores, &rows);
     } else {
       UpdateSoftmax<kDim, true>(s, first, tile, scores, &rows);
+    }
+    if (kTerms && s.Drops()) {
+      const DropoutHead dropout = DropoutOf(s, task.sequence, task.head);
+      DropFragments<kKeyTiles>(KeptOfQueries(dropout, first, tile), dropout.scale, scores);
     }
     MultiplyWeights<T, kDim, kKeyTiles>(scores, values, rows.o);
   }
@@ -130,28 +142,34 @@ __device__ void RunTask(const AttentionArguments& a, const AttentionTask& task) 
 
 // Blocks that shall have room on a multiprocessor at once: the compiler would else spend registers
 // on loads ahead, and nobody would be there while a block waits.
-template <typename T, int kDim>
+template <typename T, int kDim, bool kTerms>
 __global__ void __launch_bounds__(kMmaThreads, kDim <= 96 ? 3 : 2)
     ForwardKernel(AttentionArguments a) {
   const int64_t tasks = AttentionTasks(a.shape, a.shape.heads, kMmaRows);
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();  // the queries before have been used
-    RunTask<T, kDim>(a, TaskAt(a.shape, a.shape.heads, kMmaRows, task));
+    RunTask<T, kDim, kTerms>(a, TaskAt(a.shape, a.shape.heads, kMmaRows, task));
   }
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kTerms>
 Status LaunchForward(const AttentionArguments& a, const Context& context) {
   const int64_t bytes = TileBytes(kMmaRows + 2 * kMmaKeys, kDim);
-  return Launch("attention", ForwardKernel<T, kDim>, MmaShape(a.shape, a.shape.heads, bytes),
-                context, a);
+  return Launch("attention", ForwardKernel<T, kDim, kTerms>,
+                MmaShape(a.shape, a.shape.heads, bytes), context, a);
+}
+
+template <typename T, bool kTerms>
+Status ByHeadSize(const AttentionArguments& a, const Context& context) {
+  if (a.shape.head_dim <= 64) return LaunchForward<T, 64, kTerms>(a, context);
+  return a.shape.head_dim <= 96 ? LaunchForward<T, 96, kTerms>(a, context)
+                                : LaunchForward<T, 128, kTerms>(a, context);
 }
 
 template <typename T>
-Status ByHeadSize(const AttentionArguments& a, const Context& context) {
-  if (a.shape.head_dim <= 64) return LaunchForward<T, 64>(a, context);
-  return a.shape.head_dim <= 96 ? LaunchForward<T, 96>(a, context)
-                                : LaunchForward<T, 128>(a, context);
+Status ForwardOf(const AttentionArguments& a, const Context& context) {
+  return HasTerms(a.shape.terms) ? ByHeadSize<T, true>(a, context)
+                                 : ByHeadSize<T, false>(a, context);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace terrace::kernels::cuda {
 
 Status AttentionGradMma(const AttentionArguments& a, const Context& context) {
-  return ByHeadSize<BF16>(a, context);
+  return GradOf<BF16>(a, context);
 }
 
 }  // namespace terrace::kernels::cuda

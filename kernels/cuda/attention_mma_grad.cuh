@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/attention_terms.cuh"
 
 namespace terrace::kernels::cuda {
 namespace {
@@ -50,7 +51,7 @@ __device__ void SlopesOfQueries(const AttentionShape& s, int64_t first, int64_t 
   }
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kTerms>
 __device__ void QueryTask(const AttentionArguments& a, const AttentionTask& task) {
   const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int g = static_cast<int>(threadIdx.x) % kWarp / 4;
@@ -71,6 +72,7 @@ __device__ void QueryTask(const AttentionArguments& a, const AttentionTask& task
   for (int h = 0; h < 2; ++h) {
     statistics[h] = StatisticsOf(a, task.sequence, task.head, task.first + warp_row + g + 8 * h);
   }
+  const HeadTerms terms = kTerms ? TermsOfHead(s.terms, task.head) : HeadTerms();
   float dq[kDim / 8][4] = {};
   const RowRange seen = s.KeysOf(task.first, task.first + kMmaRows);
   const auto load = [&](const Operand& from, int64_t tile, const Tile& to) {
@@ -88,6 +90,15 @@ __device__ void QueryTask(const AttentionArguments& a, const AttentionTask& task
     __syncthreads();  // the values have been used
     if (next < seen.end) load(a.v, next, values);
     const int64_t first = task.first + warp_row;
+    if (kTerms && s.Drops()) {
+      const DropoutHead dropout = DropoutOf(s, task.sequence, task.head);
+      DropFragments<kKeyTiles>(KeptOfQueries(dropout, first, tile), dropout.scale, dp);
+    }
+    if (kTerms && Changes(terms)) {
+      ChangeFragments<kKeyTiles>(
+          terms, s.scale, first + s.offset - tile, 1,
+          [&](int, int e) { return statistics[e / 2].delta; }, scores, dp);
+    }
     if (s.SeesAll(first, first + 16, tile, tile + kMmaKeys)) {
       SlopesOfQueries<false>(s, first, tile, statistics, dp, scores);
     } else {
@@ -102,13 +113,13 @@ __device__ void QueryTask(const AttentionArguments& a, const AttentionTask& task
                   s.add_queries, dq);
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kTerms>
 __global__ void __launch_bounds__(kMmaThreads, kDim <= 64 ? 3 : 2)
     QueryGradKernel(AttentionArguments a) {
   const int64_t tasks = AttentionTasks(a.shape, a.shape.heads, kMmaRows);
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();  // the queries before have been used
-    QueryTask<T, kDim>(a, TaskAt(a.shape, a.shape.heads, kMmaRows, task));
+    QueryTask<T, kDim, kTerms>(a, TaskAt(a.shape, a.shape.heads, kMmaRows, task));
   }
 }
 
@@ -132,22 +143,35 @@ __device__ void SlopesOfKeys(const AttentionShape& s, int64_t first_key, int64_t
   }
 }
 
-// The transposed scores of one tile: rows are the warp's keys, columns its queries.
-template <typename T, int kDim>
-__device__ void AddQueryTile(const AttentionShape& s, const Tile& keys, const Tile& values,
-                             const Tile& queries, const Tile& outs, const Statistics* statistics,
-                             int64_t first_key, int64_t first_query, float (*dk)[4],
-                             float (*dv)[4]) {
+// The transposed scores of one tile of a query head: rows are the warp's keys, columns its queries.
+template <typename T, int kDim, bool kTerms>
+__device__ void AddQueryTile(const AttentionShape& s, int64_t sequence, int64_t head,
+                             const Tile& keys, const Tile& values, const Tile& queries,
+                             const Tile& outs, const Statistics* statistics, int64_t first_key,
+                             int64_t first_query, float (*dk)[4], float (*dv)[4]) {
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16;
   float p[kQueryTiles][4] = {}, ds[kQueryTiles][4] = {};
   MultiplyByRows<T, kDim, kQueryTiles>(keys, warp_row, queries, p);
   MultiplyByRows<T, kDim, kQueryTiles>(values, warp_row, outs, ds);
   const int64_t key = first_key + warp_row;
+  const HeadTerms terms = kTerms ? TermsOfHead(s.terms, head) : HeadTerms();
+  uint32_t kept = 0;
+  if (kTerms && s.Drops()) {
+    kept = KeptOfKeys<kQueryTiles>(DropoutOf(s, sequence, head), key, first_query);
+    DropFragments<kQueryTiles>(kept, s.dropout.scale, ds);
+  }
+  if (kTerms && Changes(terms)) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    ChangeFragments<kQueryTiles>(
+        terms, s.scale, first_query + s.offset - key, -1,
+        [&](int n, int e) { return statistics[n * 8 + 2 * t + e % 2].delta; }, p, ds);
+  }
   if (s.SeesAll(first_query, first_query + kMmaQueries, key, key + 16)) {
     SlopesOfKeys<false>(s, key, first_query, statistics, p, ds);
   } else {
     SlopesOfKeys<true>(s, key, first_query, statistics, p, ds);
   }
+  if (kTerms && s.Drops()) DropFragments<kQueryTiles>(kept, s.dropout.scale, p);
   MultiplyWeights<T, kDim, kQueryTiles>(p, outs, dv);
   MultiplyWeights<T, kDim, kQueryTiles>(ds, queries, dk);
 }
@@ -159,7 +183,7 @@ struct QueryTile {
 };
 
 // The keys of one kv head: all query heads that share it, in order.
-template <typename T, int kDim>
+template <typename T, int kDim, bool kTerms>
 __device__ void KeyTask(const AttentionArguments& a, const AttentionTask& task) {
   const AttentionShape s = a.shape.OfSequence(task.sequence);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16;
@@ -198,7 +222,7 @@ __device__ void KeyTask(const AttentionArguments& a, const AttentionTask& task) 
   while (head < end_head) {
     FinishCopies();
     __syncthreads();  // this tile is there, and the one before has been used
-    const int64_t now = tile;
+    const int64_t now = tile, now_head = head;
     const QueryTile here = place(second);
     second = !second;
     tile += kMmaQueries;
@@ -207,8 +231,8 @@ __device__ void KeyTask(const AttentionArguments& a, const AttentionTask& task) 
       ++head;
     }
     if (head < end_head) load(head, tile, place(second));
-    AddQueryTile<T, kDim>(s, keys, values, here.queries, here.outs, here.statistics, task.first,
-                          now, dk, dv);
+    AddQueryTile<T, kDim, kTerms>(s, task.sequence, now_head, keys, values, here.queries, here.outs,
+                                  here.statistics, task.first, now, dk, dv);
   }
   FinishCopies();  // of a task that nobody sees
   StoreRows<kDim>(a.dk, key_base, column, task.first + warp_row, s.length, s.head_dim, s.add_keys,
@@ -217,31 +241,38 @@ __device__ void KeyTask(const AttentionArguments& a, const AttentionTask& task) 
                   dv);
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kTerms>
 __global__ void __launch_bounds__(kMmaThreads, kDim <= 64 ? 3 : 2)
     KeyGradKernel(AttentionArguments a) {
   const int64_t tasks = AttentionTasks(a.shape, a.shape.kv_heads, kMmaRows);
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();  // the keys before have been used
-    KeyTask<T, kDim>(a, KeyTaskAt(a.shape, a.shape.kv_heads, kMmaRows, task));
+    KeyTask<T, kDim, kTerms>(a, KeyTaskAt(a.shape, a.shape.kv_heads, kMmaRows, task));
   }
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kTerms>
 Status LaunchGrad(const AttentionArguments& a, const Context& context) {
   const int64_t query_bytes = TileBytes(2 * kMmaRows + 2 * kMmaKeys, kDim);
   const int64_t key_bytes = TileBytes(2 * kMmaRows + 4 * kMmaQueries, kDim);
-  Status status = Launch("attention_grad", QueryGradKernel<T, kDim>,
+  Status status = Launch("attention_grad", QueryGradKernel<T, kDim, kTerms>,
                          MmaShape(a.shape, a.shape.heads, query_bytes), context, a);
   if (!status.ok()) return status;
-  return Launch("attention_grad", KeyGradKernel<T, kDim>,
+  return Launch("attention_grad", KeyGradKernel<T, kDim, kTerms>,
                 MmaShape(a.shape, a.shape.kv_heads, key_bytes), context, a);
 }
 
-template <typename T>
+template <typename T, bool kTerms>
 Status ByHeadSize(const AttentionArguments& a, const Context& context) {
-  if (a.shape.head_dim <= 64) return LaunchGrad<T, 64>(a, context);
-  return a.shape.head_dim <= 96 ? LaunchGrad<T, 96>(a, context) : LaunchGrad<T, 128>(a, context);
+  if (a.shape.head_dim <= 64) return LaunchGrad<T, 64, kTerms>(a, context);
+  return a.shape.head_dim <= 96 ? LaunchGrad<T, 96, kTerms>(a, context)
+                                : LaunchGrad<T, 128, kTerms>(a, context);
+}
+
+template <typename T>
+Status GradOf(const AttentionArguments& a, const Context& context) {
+  return HasTerms(a.shape.terms) ? ByHeadSize<T, true>(a, context)
+                                 : ByHeadSize<T, false>(a, context);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace terrace::kernels::cuda {
 
 Status AttentionGradMmaF16(const AttentionArguments& a, const Context& context) {
-  return ByHeadSize<F16>(a, context);
+  return GradOf<F16>(a, context);
 }
 
 }  // namespace terrace::kernels::cuda

@@ -54,11 +54,22 @@ absl::StatusOr<OpAttrs> DecodeMatmul(const v1::MatmulAttrs& m) {
                               .gradient = static_cast<kernels::Fp8Gradient>(m.gradient())};
 }
 
+kernels::ScoreTerms DecodeScores(const v1::ScoreTerms& m) {
+  return {.softcap = m.softcap(),
+          .alibi_heads = m.alibi_heads(),
+          .dropout = m.dropout(),
+          .seed = m.seed(),
+          .site = m.site()};
+}
+
 absl::StatusOr<OpAttrs> DecodeAttention(const v1::AttentionAttrs& m) {
   const auto precision = DecodePrecision(m.precision());
   if (!precision.ok()) return precision.status();
-  return kernels::AttentionAttrs{
-      .sequence = m.sequence(), .window = m.window(), .scale = m.scale(), .precision = *precision};
+  return kernels::AttentionAttrs{.sequence = m.sequence(),
+                                 .window = m.window(),
+                                 .scale = m.scale(),
+                                 .precision = *precision,
+                                 .terms = DecodeScores(m.terms())};
 }
 
 kernels::LossTerms DecodeTerms(const v1::LossTerms& m) {
@@ -118,7 +129,8 @@ absl::StatusOr<OpAttrs> DecodeAttentionBlock(const v1::AttentionBlockAttrs& m) {
                                       .context = *context,
                                       .step = m.step(),
                                       .accumulate = m.accumulate(),
-                                      .accumulate_keys = m.accumulate_keys()};
+                                      .accumulate_keys = m.accumulate_keys(),
+                                      .terms = DecodeScores(m.terms())};
 }
 
 absl::StatusOr<OpAttrs> DecodePermute(const v1::PermuteAttrs& m) {

@@ -29,6 +29,17 @@ void EncodeTerms(const kernels::LossTerms& terms, Out out) {
   m->set_softcap(terms.softcap);
 }
 
+template <typename Out>
+void EncodeScores(const kernels::ScoreTerms& terms, Out out) {
+  if (terms == kernels::ScoreTerms()) return;
+  v1::ScoreTerms* m = out();
+  m->set_softcap(terms.softcap);
+  m->set_alibi_heads(terms.alibi_heads);
+  m->set_dropout(terms.dropout);
+  m->set_seed(terms.seed);
+  m->set_site(terms.site);
+}
+
 // One encoder an alternative of OpAttrs; std::visit refuses to compile when one is missing.
 struct Encoder {
   ComputeOp* out;
@@ -67,6 +78,7 @@ struct Encoder {
     m->set_window(a.window);
     m->set_scale(a.scale);
     m->set_precision(static_cast<v1::MatmulPrecision>(a.precision));
+    EncodeScores(a.terms, [&] { return m->mutable_terms(); });
   }
   void operator()(const kernels::LossAttrs& a) const {
     v1::LossAttrs* m = out->mutable_loss();
@@ -111,6 +123,7 @@ struct Encoder {
     m->set_step(a.step);
     m->set_accumulate(a.accumulate);
     m->set_accumulate_keys(a.accumulate_keys);
+    EncodeScores(a.terms, [&] { return m->mutable_terms(); });
   }
   void operator()(const kernels::CrossEntropyAttrs& a) const {
     v1::CrossEntropyAttrs* m = out->mutable_cross_entropy();

@@ -3,6 +3,8 @@
 // pieces of sequences, on bf16, and some on f16, with rows that wide accesses allow.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "tests/conformance/op_case_list.h"
 
 namespace terrace::kernels::conformance {
@@ -36,6 +38,25 @@ std::vector<TensorShape> OperandsOf(const Shape& s, const Halves& halves, DType 
           documents ? Dense(DType::kI32, {s.batch * s.sequence}) : TensorShape()};
 }
 
+// Several tiles each way with a soft cap and slopes, or with elements dropped.
+void AddTerms(const Shape& s, const Halves& halves, bool drops, CaseList* list) {
+  std::vector<TensorShape> operands = OperandsOf(s, halves, halves.type, false);
+  if (drops) operands.push_back(Dense(DType::kI32, {s.batch * s.sequence, 2}));
+  const ScoreTerms terms = {.softcap = 2,
+                            .alibi_heads = 4,
+                            .dropout = drops ? 0.2f : 0,
+                            .seed = 3,
+                            .site = 40,
+                            .first_head = 2};
+  list->Add(Op::kAttention, s.name + (drops ? "_dropped" : "_terms") + halves.suffix,
+            AttentionAttrs{.sequence = s.sequence,
+                           .window = s.window,
+                           .scale = 0.125f,
+                           .precision = halves.precision,
+                           .terms = terms},
+            std::move(operands));
+}
+
 void AddWhole(const Shape& s, const Halves& halves, bool documents, CaseList* list) {
   list->Add(Op::kAttention, s.name + (documents ? "_documents" : "") + halves.suffix,
             AttentionAttrs{.sequence = s.sequence,
@@ -57,6 +78,11 @@ void AddTiledAttention(CaseList* list) {
   }
   for (const int of_each_width : {1, 3, 4}) AddWhole(whole[of_each_width], kF16, false, list);
   AddWhole(whole[1], kF16, true, list);
+  for (const bool drops : {false, true}) {
+    AddTerms(whole[0], kBF16, drops, list);
+    AddTerms(whole[5], kBF16, drops, list);
+    AddTerms(whole[1], kF16, drops, list);
+  }
   struct Block {
     std::string name;
     TokenShare share;
@@ -88,9 +114,10 @@ void AddTiledAttention(CaseList* list) {
 bool IsAttentionOfHalves(const OpCase& op_case) {
   const auto* whole = std::get_if<AttentionAttrs>(&op_case.attrs);
   const auto* block = std::get_if<AttentionBlockAttrs>(&op_case.attrs);
-  const bool documents = op_case.operands.back().dtype == DType::kI32;
-  if ((whole == nullptr && block == nullptr) || documents) return false;
-  if (op_case.op == Op::kAttentionCached) return false;
+  if ((whole == nullptr && block == nullptr) || op_case.op == Op::kAttentionCached) return false;
+  const bool documents = std::ranges::any_of(
+      op_case.operands, [](const TensorShape& shape) { return shape.dtype == DType::kI32; });
+  if (documents || (whole != nullptr ? whole->terms : block->terms) != ScoreTerms()) return false;
   const DType type = op_case.operands[0].dtype;
   switch (whole != nullptr ? whole->precision : block->precision) {
     case MatmulPrecision::kBF16:

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tests/conformance/reference_tools.h"
+#include "tests/conformance/score_reference.h"
 
 namespace terrace::kernels::conformance {
 namespace {
@@ -42,18 +43,20 @@ void ForEachQuery(const AttentionAttrs& attrs, Shapes shapes, const Values& star
   }
 }
 
-// o[0..d) of one query over keys and values that are `at(operand, j)` for j in [first, end);
-// returns the log of the sum of exponentials.
-template <typename At>
+// o[0..d) of one query over keys and values that are `at(operand, j)` for j in [first, end), the
+// last of them its own: `score(j, s)` is what the scaled product s becomes, `kept(j)` what its
+// element of the softmax is multiplied by. Returns the log of the sum of exponentials.
+template <typename At, typename Score, typename Kept>
 double Attend(double scale, const double* q, int64_t d, int64_t first, int64_t end, const At& at,
-              double* o) {
+              const Score& score, const Kept& kept, double* o) {
+  const auto score_of = [&](int64_t j) { return score(j, scale * Dot(q, at(0, j), d)); };
   double largest = -std::numeric_limits<double>::infinity();
-  for (int64_t j = first; j < end; ++j) largest = std::max(largest, scale * Dot(q, at(0, j), d));
+  for (int64_t j = first; j < end; ++j) largest = std::max(largest, score_of(j));
   double sum = 0;
   for (int64_t j = first; j < end; ++j) {
-    const double p = std::exp(scale * Dot(q, at(0, j), d) - largest);
+    const double p = std::exp(score_of(j) - largest);
     sum += p;
-    for (int64_t i = 0; i < d; ++i) o[i] += p * at(1, j)[i];
+    for (int64_t i = 0; i < d; ++i) o[i] += kept(j) * p * at(1, j)[i];
   }
   for (int64_t i = 0; i < d; ++i) o[i] /= sum;
   return largest + std::log(sum);
@@ -71,8 +74,17 @@ void AttentionRef(const AttentionAttrs& attrs, Shapes shapes, Operands operands)
     const auto kv = [&](int which, int64_t row) {
       return &operands[1 + which][(row * shapes[1].size[1] + query.kv_head) * d];
     };
+    const double number =
+        NumberRef(operands[6], query.row / attrs.sequence, shapes[0].rows() / attrs.sequence);
+    const int64_t begin = query.row / attrs.sequence * attrs.sequence;
+    const auto score = [&](int64_t j, double s) {
+      return ChangedScoreRef(attrs.terms, query.head, s, query.row - j).score;
+    };
+    const auto kept = [&](int64_t j) {
+      return KeptRef(attrs.terms, query.head, number, query.row - begin, j - begin);
+    };
     operands[4][query.lse_index] =
-        Attend(attrs.scale, q, d, query.first_key_row, query.row + 1, kv, o);
+        Attend(attrs.scale, q, d, query.first_key_row, query.row + 1, kv, score, kept, o);
   });
 }
 
@@ -95,7 +107,12 @@ void AttentionCachedRef(const AttentionAttrs& attrs, Shapes shapes, Operands ope
         return &operands[3 + which][(b * kept + j) * elements + kv_head * d];
       };
       const int64_t q_at = (row * heads + head) * d;
-      Attend(attrs.scale, &operands[0][q_at], d, first, position + 1, at, &operands[6][q_at]);
+      const auto score = [&](int64_t j, double s) {
+        return ChangedScoreRef(attrs.terms, head, s, position - j).score;
+      };
+      Attend(
+          attrs.scale, &operands[0][q_at], d, first, position + 1, at, score,
+          [](int64_t) { return 1.0; }, &operands[6][q_at]);
     }
   }
 }
@@ -108,15 +125,22 @@ void AttentionGradRef(const AttentionAttrs& attrs, Shapes shapes, Operands opera
     const double* q = &operands[0][q_at];
     const double* grad = &operands[5][q_at];
     const double delta = Dot(grad, &operands[3][q_at], d);
+    const double number =
+        NumberRef(operands[10], query.row / attrs.sequence, shapes[0].rows() / attrs.sequence);
+    const int64_t begin = query.row / attrs.sequence * attrs.sequence;
     for (int64_t j = query.first_key_row; j <= query.row; ++j) {
       const int64_t kv_at = (j * shapes[1].size[1] + query.kv_head) * d;
       const double* k = &operands[1][kv_at];
-      const double p = std::exp(attrs.scale * Dot(q, k, d) - operands[4][query.lse_index]);
-      const double ds = attrs.scale * p * (Dot(grad, &operands[2][kv_at], d) - delta);
+      const auto [score, slope] =
+          ChangedScoreRef(attrs.terms, query.head, attrs.scale * Dot(q, k, d), query.row - j);
+      const double kept = KeptRef(attrs.terms, query.head, number, query.row - begin, j - begin);
+      const double p = std::exp(score - operands[4][query.lse_index]);
+      const double ds =
+          attrs.scale * slope * p * (kept * Dot(grad, &operands[2][kv_at], d) - delta);
       for (int64_t i = 0; i < d; ++i) {
         operands[6][q_at + i] += ds * k[i];
         operands[7][kv_at + i] += ds * q[i];
-        operands[8][kv_at + i] += p * grad[i];
+        operands[8][kv_at + i] += kept * p * grad[i];
       }
     }
   });

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tests/conformance/reference_tools.h"
+#include "tests/conformance/score_reference.h"
 
 namespace terrace::kernels::conformance {
 namespace {
@@ -13,11 +14,47 @@ namespace {
 using Shapes = std::span<const TensorShape>;
 using Operands = std::span<Values>;
 
+// A key of a block: of its first element in k, v, dk and dv, and its position.
+struct BlockKey {
+  int64_t at = 0;
+  int64_t position = 0;
+};
+
 // One query of one head and the keys of this block that it sees.
 struct BlockQuery {
-  int64_t at = 0;             // of its first element in q, o, do and dq
-  int64_t lse = 0;            // of its log-sum-exp
-  std::vector<int64_t> keys;  // of their first elements in k, v, dk and dv
+  int64_t at = 0;   // of its first element in q, o, do and dq
+  int64_t lse = 0;  // of its log-sum-exp
+  int64_t head = 0;
+  int64_t row = 0;
+  int64_t position = 0;
+  std::vector<BlockKey> keys;
+};
+
+// The scores of a query of a block, and what elements of its softmax are multiplied by.
+class BlockScores {
+ public:
+  BlockScores(const AttentionBlockAttrs& attrs, Shapes shapes, Operands operands,
+              const Values& places, const BlockQuery& query)
+      : attrs_(attrs),
+        d_(shapes[0].size[2]),
+        q_(operands[0]),
+        k_(operands[1]),
+        query_(query),
+        number_(NumberRef(places, query.row / attrs.sequence, shapes[0].rows() / attrs.sequence)) {}
+  ScoreRef Of(const BlockKey& key) const {
+    const double product = attrs_.scale * Dot(&q_[query_.at], &k_[key.at], d_);
+    return ChangedScoreRef(attrs_.terms, query_.head, product, query_.position - key.position);
+  }
+  double Kept(const BlockKey& key) const {
+    return KeptRef(attrs_.terms, query_.head, number_, query_.position, key.position);
+  }
+
+ private:
+  const AttentionBlockAttrs& attrs_;
+  const int64_t d_;
+  const Values &q_, &k_;
+  const BlockQuery& query_;
+  const double number_;
 };
 
 template <typename Body>
@@ -32,12 +69,15 @@ void ForEachQuery(const AttentionBlockAttrs& attrs, Shapes shapes, const Values&
     const int64_t position = attrs.context.Position(row, sequence);
     for (int64_t head = 0; head < heads; ++head) {
       BlockQuery query = {.at = (row * heads + head) * d,
-                          .lse = (row / sequence * heads + head) * sequence + row % sequence};
+                          .lse = (row / sequence * heads + head) * sequence + row % sequence,
+                          .head = head,
+                          .row = row,
+                          .position = position};
       for (int64_t j = first; j < first + sequence; ++j) {
         const int64_t key = keys.Position(j, sequence), behind = position - key;
         if (behind < 0 || (attrs.window > 0 && behind >= attrs.window)) continue;
         if (!starts.empty() && key < static_cast<int64_t>(starts[row])) continue;
-        query.keys.push_back((j * kv_heads + head / (heads / kv_heads)) * d);
+        query.keys.push_back({(j * kv_heads + head / (heads / kv_heads)) * d, key});
       }
       body(query);
     }
@@ -54,19 +94,17 @@ void AttentionBlockRef(const AttentionBlockAttrs& attrs, Shapes shapes, Operands
   }
   ForEachQuery(attrs, shapes, operands[5], [&](const BlockQuery& query) {
     if (query.keys.empty()) return;
-    const double* q = &operands[0][query.at];
+    const BlockScores scores(attrs, shapes, operands, operands[6], query);
     double* o = &operands[3][query.at];
     double& lse = operands[4][query.lse];
     double largest = lse;
-    for (int64_t at : query.keys) {
-      largest = std::max(largest, attrs.scale * Dot(q, &operands[1][at], d));
-    }
+    for (const BlockKey& key : query.keys) largest = std::max(largest, scores.Of(key).score);
     double sum = std::exp(lse - largest);
     for (int64_t i = 0; i < d; ++i) o[i] *= sum;
-    for (int64_t at : query.keys) {
-      const double p = std::exp(attrs.scale * Dot(q, &operands[1][at], d) - largest);
+    for (const BlockKey& key : query.keys) {
+      const double p = std::exp(scores.Of(key).score - largest);
       sum += p;
-      for (int64_t i = 0; i < d; ++i) o[i] += p * operands[2][at + i];
+      for (int64_t i = 0; i < d; ++i) o[i] += scores.Kept(key) * p * operands[2][key.at + i];
     }
     for (int64_t i = 0; i < d; ++i) o[i] /= sum;
     lse = largest + std::log(sum);
@@ -78,17 +116,21 @@ void AttentionBlockGradRef(const AttentionBlockAttrs& attrs, Shapes shapes, Oper
   Begin(&operands[6], shapes[6], attrs.accumulate);
   for (int output : {7, 8}) Begin(&operands[output], shapes[output], attrs.accumulate_keys);
   ForEachQuery(attrs, shapes, operands[9], [&](const BlockQuery& query) {
+    const BlockScores scores(attrs, shapes, operands, operands[10], query);
     const double* q = &operands[0][query.at];
     const double* grad = &operands[5][query.at];
     const double delta = Dot(grad, &operands[3][query.at], d);
-    for (int64_t at : query.keys) {
+    for (const BlockKey& key : query.keys) {
+      const int64_t at = key.at;
       const double* k = &operands[1][at];
-      const double p = std::exp(attrs.scale * Dot(q, k, d) - operands[4][query.lse]);
-      const double ds = attrs.scale * p * (Dot(grad, &operands[2][at], d) - delta);
+      const auto [score, slope] = scores.Of(key);
+      const double kept = scores.Kept(key);
+      const double p = std::exp(score - operands[4][query.lse]);
+      const double ds = attrs.scale * slope * p * (kept * Dot(grad, &operands[2][at], d) - delta);
       for (int64_t i = 0; i < d; ++i) {
         operands[6][query.at + i] += ds * k[i];
         operands[7][at + i] += ds * q[i];
-        operands[8][at + i] += p * grad[i];
+        operands[8][at + i] += kept * p * grad[i];
       }
     }
   });

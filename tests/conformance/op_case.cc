@@ -403,6 +403,7 @@ std::vector<OpCase> ForwardCases() {
     AddRope(form, &list);
     AddAttention(form, &list);
     AddAttentionCached(form, &list);
+    AddScoreTerms(form, &list);
     AddLoss(form, &list);
     AddCopies(form, &list);
     AddLayoutCases(form, &list);
@@ -446,11 +447,11 @@ const std::vector<GradientRule>& GradientRules() {
       {Op::kAttention,
        Op::kAttentionGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Forward(4), Seed(3), Derivative(0),
-        Derivative(1), Derivative(2), Forward(5)}},
+        Derivative(1), Derivative(2), Forward(5), Forward(6)}},
       {Op::kAttentionBlock,
        Op::kAttentionBlockGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Forward(4), Seed(3), Derivative(0),
-        Derivative(1), Derivative(2), Forward(5)}},
+        Derivative(1), Derivative(2), Forward(5), Forward(6)}},
       {Op::kLmHeadLoss,
        Op::kLmHeadLossGrad,
        {Forward(0), Forward(1), Forward(2), Forward(3), Derivative(0), Derivative(1), {}}},

@@ -84,6 +84,8 @@ class CaseList {
 void AddLayoutCases(const Form& form, CaseList* list);
 // Matrix products: layouts, epilogues, precisions (product_cases.cc).
 void AddProducts(const Form& form, CaseList* list);
+// Attention with terms (score_cases.cc).
+void AddScoreTerms(const Form& form, CaseList* list);
 // Attention in tiles, in bf16 (attention_cases.cc).
 void AddTiledAttention(CaseList* list);
 // Updates by all rules (update_cases.cc).

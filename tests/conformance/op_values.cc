@@ -108,6 +108,11 @@ Values RandomOperand(const OpCase& op_case, int index, Random* random) {
   if (op_case.op == Op::kUpdateStochastic && index == 6) return {1234567.0};
   if (op_case.op == Op::kAttentionCached && index == 5) return RandomSpans(op_case, random);
   if (index == StartsOperand(op_case.op)) return RandomStarts(op_case, random);
+  if (op_case.op != Op::kDropout && OperandName(op_case.op, index) == "places") {
+    Values places(shape.Elements());
+    for (double& value : places) value = static_cast<double>((*random)() % 100'000'000);
+    return places;
+  }
   if (shape.dtype == DType::kI32) return RandomIndices(op_case, shape, random);
   const bool positive = (IsUpdate(op_case.op) && index >= 3) || op_case.op == Op::kGradScale ||
                         op_case.op == Op::kSumStats;

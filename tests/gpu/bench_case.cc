@@ -57,13 +57,13 @@ void AddAttention(int64_t batch, int64_t sequence, int64_t heads, int64_t kv_hea
   cases->push_back({"attention" + name,
                     Op::kAttention,
                     attrs,
-                    {q, kv, kv, q, lse, TensorShape()},
+                    {q, kv, kv, q, lse, TensorShape(), TensorShape()},
                     Measure::kFlops,
                     bounded ? kAttention : 0});
   cases->push_back({"attention grad" + name,
                     Op::kAttentionGrad,
                     attrs,
-                    {q, kv, kv, q, lse, q, q, kv, kv, TensorShape()},
+                    {q, kv, kv, q, lse, q, q, kv, kv, TensorShape(), TensorShape()},
                     Measure::kFlops,
                     bounded ? kAttentionGrad : 0});
 }

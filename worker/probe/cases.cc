@@ -130,9 +130,9 @@ void AddAttention(int64_t sequence, int64_t head, int64_t heads, DType act,
                                          .precision = precision};
   const TensorShape rows = Of(act, {sequence, heads, head});
   const TensorShape lse = Of(DType::kF32, {1, heads, sequence});
-  cases->Add(Op::kAttention, attrs, {rows, rows, rows, rows, lse, kAbsent});
+  cases->Add(Op::kAttention, attrs, {rows, rows, rows, rows, lse, kAbsent, kAbsent});
   cases->Add(Op::kAttentionGrad, attrs,
-             {rows, rows, rows, rows, lse, rows, rows, rows, rows, kAbsent});
+             {rows, rows, rows, rows, lse, rows, rows, rows, rows, kAbsent, kAbsent});
 }
 
 void AddLoss(int64_t rows, int64_t vocabulary, int64_t hidden, DType act, MatmulPrecision precision,

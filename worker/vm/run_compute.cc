@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "kernels/cpu/registry.h"
 #include "proto/program/grid.h"
+#include "proto/program/head_shards.h"
 #include "proto/program/op_codec.h"
 #include "worker/vm/handlers.h"
 #include "worker/vm/rounding_parts.h"
@@ -70,6 +71,8 @@ absl::Status PrepareCompute(const InstructionPreparation& in, PreparedInstructio
   }
   const Coordinates rank = CoordinatesOf(in.program->grid(), in.options->rank);
   ResolveRank(rank, &out->attrs);
+  if (!out->operands.empty() && out->operands[0].dims == 3)
+    ResolveHeads(in.program->grid(), rank, out->operands[0].size[1], &out->attrs);
   if (decoded.op == kernels::Op::kUpdateStochastic)
     RETURN_IF_ERROR(Located(PrepareRounding(in, rank, out), *in.source));
   const v1::StreamKind stream = in.program->streams(in.source->stream()).kind();

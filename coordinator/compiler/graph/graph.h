@@ -96,7 +96,8 @@ struct EnterTensorParallel {
   int group = 0;
 };
 // All of a ring attention: its nodes stand before it. Only in what autodiff reads.
-//   operands: q, k, v, o (activation type), lse, key-value pairs as they stand here [T, 2, kv, d]
+//   operands: q, k, v, o (activation type), lse, key-value pairs as they stand here [T, 2, kv, d],
+//   starts ?, places ?
 struct RingAttention {
   kernels::AttentionBlockAttrs attrs;  // of step 0
   int group = 0;

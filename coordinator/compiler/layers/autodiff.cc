@@ -266,7 +266,8 @@ void AttentionRule(const Node& node, BackwardPass& b) {
   const Slice dk = b.activations().New(o[1]);
   const Slice dv = b.activations().New(o[2]);
   b.builder().Compute(Op::kAttentionGrad, node.compute()->attrs,
-                      {o[0], o[1], o[2], o[3], o[4], dout, dq, dk, dv, o[5]}, node.text + " grad");
+                      {o[0], o[1], o[2], o[3], o[4], dout, dq, dk, dv, o[5], o[6]},
+                      node.text + " grad");
 }
 
 // Null for an op that forward passes do not use.

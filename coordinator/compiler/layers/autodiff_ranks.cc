@@ -41,9 +41,9 @@ void CollectiveRule(const Node& node, BackwardPass& b) {
 // one rank before their own, so they are shifted once more than the keys.
 void RingAttentionRule(const Node& node, BackwardPass& b) {
   const auto& ring = std::get<RingAttention>(node.what);
-  const auto& [q, k, v, o, lse, own, starts] =
+  const auto& [q, k, v, o, lse, own, starts, places] =
       std::tie(node.operands[0], node.operands[1], node.operands[2], node.operands[3],
-               node.operands[4], node.operands[5], node.operands[6]);
+               node.operands[4], node.operands[5], node.operands[6], node.operands[7]);
   Builder& builder = b.builder();
   const int64_t steps = ring.attrs.context.ranks;
   const int64_t tokens = k.shape.rows(), columns = k.shape.RowElements();
@@ -68,10 +68,10 @@ void RingAttentionRule(const Node& node, BackwardPass& b) {
     }
     attrs.step = step;
     attrs.accumulate = attrs.accumulate_keys = step > 0;
-    builder.Compute(
-        Op::kAttentionBlockGrad, attrs,
-        {q, part(now, 0), part(now, 1), o, lse, dout, dq, part(dpair, 0), part(dpair, 1), starts},
-        absl::StrCat("attention step ", step, " grad"));
+    builder.Compute(Op::kAttentionBlockGrad, attrs,
+                    {q, part(now, 0), part(now, 1), o, lse, dout, dq, part(dpair, 0),
+                     part(dpair, 1), starts, places},
+                    absl::StrCat("attention step ", step, " grad"));
     const Slice next = new_pair("dkv.step", step + 1, DType::kF32);
     builder.Collective(v1::RING_SHIFT, ring.group, dpair, next,
                        absl::StrCat("ring shift of gradients ", step));

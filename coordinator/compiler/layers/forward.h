@@ -127,10 +127,12 @@ class Forward {
     kAdapterOfAttentionOut = 5,
     kAdapterOfMlp = 6,
     kAdapterOfMlpDown = 7,
+    kScores = 8,
   };
 
   // forward_dropout.cc
   bool Drops(double probability) const { return probability > 0 && !places_.absent(); }
+  uint32_t NumberOf(DropoutSite site) const;
   // x where nothing is dropped. `split`: each tensor-parallel rank has other columns of x.
   Slice Drop(Slice x, double probability, DropoutSite site, bool split, const std::string& name);
   // The site of what the adapters of a product by `weight` read: that of all that read the same.
@@ -207,6 +209,8 @@ class Forward {
   Slice DenseCopy(Slice x, const std::string& name);
   int64_t Window() const;
   float Scale() const;
+  kernels::ScoreTerms Terms() const;
+  Slice PlacesOfScores() const { return Drops(config_.dropout.attention) ? places_ : Slice(); }
 
   // forward_head.cc
   Slice HeadWeight();

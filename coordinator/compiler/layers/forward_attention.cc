@@ -23,6 +23,18 @@ float Forward::Scale() const {
   return static_cast<float>(scale > 0 ? scale : 1.0 / std::sqrt(config_.head_dim));
 }
 
+// What this layer does to scores. Elements of the softmax are dropped where there are places.
+kernels::ScoreTerms Forward::Terms() const {
+  kernels::ScoreTerms terms = {.softcap = static_cast<float>(config_.score_softcap),
+                               .alibi_heads = config_.alibi ? config_.heads : 0};
+  if (Drops(config_.dropout.attention)) {
+    terms.dropout = static_cast<float>(config_.dropout.attention);
+    terms.seed = options_.dropout_seed;
+    terms.site = NumberOf(DropoutSite::kScores);
+  }
+  return terms;
+}
+
 // The table of this layer's angles; kNone where it has none.
 int Forward::RopeTable() const {
   const RopeConfig* rope = RopeOf(config_, builder_.layer);
@@ -159,14 +171,15 @@ Slice Forward::AttentionOver(const Heads& heads) {
   const int64_t rows = heads.q.shape.rows(), count = heads.q.shape.size[1];
   const Slice o = Activation("attn", rows, count * config_.head_dim);
   const Slice lse = Statistic("attn.lse", {options_.batch, count, options_.sequence});
-  builder_.Compute(
-      Op::kAttention,
-      kernels::AttentionAttrs{.sequence = options_.sequence,
-                              .window = Window(),
-                              .scale = Scale(),
-                              .precision = options_.precisions.scores},
-      {heads.q, heads.k, heads.v, Reshape(o, {rows, count, config_.head_dim}), lse, starts_},
-      "attention");
+  builder_.Compute(Op::kAttention,
+                   kernels::AttentionAttrs{.sequence = options_.sequence,
+                                           .window = Window(),
+                                           .scale = Scale(),
+                                           .precision = options_.precisions.scores,
+                                           .terms = Terms()},
+                   {heads.q, heads.k, heads.v, Reshape(o, {rows, count, config_.head_dim}), lse,
+                    starts_, PlacesOfScores()},
+                   "attention");
   return o;
 }
 
@@ -182,7 +195,8 @@ Slice Forward::CachedOver(const Heads& heads) {
       kernels::AttentionAttrs{.sequence = options_.sequence,
                               .window = Window(),
                               .scale = Scale(),
-                              .precision = options_.precisions.scores},
+                              .precision = options_.precisions.scores,
+                              .terms = Terms()},
       {heads.q, heads.k, heads.v, kept(options_.kept->keys), kept(options_.kept->values), spans_,
        Reshape(o, {tokens(), count, config_.head_dim})},
       "attention");
@@ -204,7 +218,8 @@ Slice Forward::RingOver(const Heads& heads) {
                                         .window = Window(),
                                         .scale = Scale(),
                                         .precision = options_.precisions.scores,
-                                        .context = share()};
+                                        .context = share(),
+                                        .terms = Terms()};
   const kernels::AttentionBlockAttrs first = attrs;
   const Slice sum = Statistic("attn.sum", {tokens(), count, d});
   const Slice lse = Statistic("attn.lse", {options_.batch, count, local_sequence()});
@@ -227,16 +242,16 @@ Slice Forward::RingOver(const Heads& heads) {
     attrs.step = step;
     attrs.accumulate = step > 0;
     builder_.Compute(Op::kAttentionBlock, attrs,
-                     {heads.q, part(now, 0), part(now, 1), sum, lse, starts_},
+                     {heads.q, part(now, 0), part(now, 1), sum, lse, starts_, PlacesOfScores()},
                      absl::StrCat("attention step ", step));
   }
   builder_.Compute(Op::kCast, kernels::NoAttrs{}, {Reshape(sum, {tokens(), count * d}), o},
                    "attention out");
   builder_.has_rule = true;
-  builder_.RecordOnly(
-      {.what = RingAttention{first, parallel_.groups.context},
-       .operands = {heads.q, heads.k, heads.v, Reshape(o, {tokens(), count, d}), lse, own, starts_},
-       .text = "ring attention"});
+  builder_.RecordOnly({.what = RingAttention{first, parallel_.groups.context},
+                       .operands = {heads.q, heads.k, heads.v, Reshape(o, {tokens(), count, d}),
+                                    lse, own, starts_, PlacesOfScores()},
+                       .text = "ring attention"});
   return o;
 }
 

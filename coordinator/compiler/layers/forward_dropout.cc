@@ -13,21 +13,24 @@ namespace terrace::compiler {
 
 using kernels::Op;
 
+// Part of the random bits.
+uint32_t Forward::NumberOf(DropoutSite site) const {
+  constexpr uint32_t kSitesALayer = 16;
+  return static_cast<uint32_t>(builder_.layer + 1) * kSitesALayer + static_cast<uint32_t>(site);
+}
+
 Slice Forward::Drop(Slice x, double probability, DropoutSite site, bool split,
                     const std::string& name) {
   if (!Drops(probability)) return x;
-  constexpr uint32_t kSitesALayer = 16;  // part of the random bits
   const int64_t rows = x.shape.rows();
   const Slice y = Activation(name + ".dropped", rows, x.shape.RowElements());
-  builder_.Compute(
-      Op::kDropout,
-      kernels::DropoutAttrs{.probability = static_cast<float>(probability),
-                            .seed = options_.dropout_seed,
-                            .site = static_cast<uint32_t>(builder_.layer + 1) * kSitesALayer +
-                                    static_cast<uint32_t>(site),
-                            .row_shards = places_.shape.rows() / rows,
-                            .column_shards = split ? parallel_.tensor() : 1},
-      {x, places_, y}, name + " dropout");
+  builder_.Compute(Op::kDropout,
+                   kernels::DropoutAttrs{.probability = static_cast<float>(probability),
+                                         .seed = options_.dropout_seed,
+                                         .site = NumberOf(site),
+                                         .row_shards = places_.shape.rows() / rows,
+                                         .column_shards = split ? parallel_.tensor() : 1},
+                   {x, places_, y}, name + " dropout");
   return y;
 }
 

@@ -24,7 +24,7 @@ bool HasFusedGelu(const Node& node) {
 // The operands that the op's backward rule reads the content of (autodiff.cc).
 std::vector<int> ReadByRule(const Node& node) {
   if (!node.has_rule) return {};
-  if (std::holds_alternative<RingAttention>(node.what)) return {0, 3, 4, 5, 6};
+  if (std::holds_alternative<RingAttention>(node.what)) return {0, 3, 4, 5, 6, 7};
   const Compute* compute = node.compute();
   if (compute == nullptr) return {};
   switch (compute->op) {
@@ -49,7 +49,7 @@ std::vector<int> ReadByRule(const Node& node) {
     case Op::kDropout:
       return {1};
     case Op::kAttention:
-      return {0, 1, 2, 3, 4, 5};
+      return {0, 1, 2, 3, 4, 5, 6};
     default:
       return {};
   }

@@ -10,6 +10,7 @@
 #include "proto/check/instruction/families.h"
 #include "proto/check/instruction/refuse.h"
 #include "proto/program/grid.h"
+#include "proto/program/head_shards.h"
 #include "proto/program/op_workspace.h"
 
 namespace terrace::check {
@@ -55,6 +56,15 @@ absl::Status CheckWorkspace(const v1::Program& program, const v1::Sequence& sequ
   return absl::OkStatus();
 }
 
+// Slopes follow from all heads.
+absl::Status CheckHeads(const v1::Program& program, const DecodedOp& op,
+                        const std::vector<TensorShape>& shapes, const InstructionName& where) {
+  if (shapes[0].dims != 3 || HasAllHeads(program.grid(), shapes[0].size[1], op.attrs))
+    return absl::OkStatus();
+  return Refuse(where, ": its slopes are those of another number of heads than the ",
+                shapes[0].size[1], " of each rank make");
+}
+
 // Which shard a rank has is its place among the tensor-parallel ranks (ResolveRank): with fewer
 // shards it would reach beyond the last place.
 absl::Status CheckShards(const v1::Program& program, const DecodedOp& op,
@@ -79,6 +89,7 @@ absl::Status CheckCompute(const v1::Program& program, const v1::Sequence& sequen
   const std::string problem = kernels::CheckShapes(op->op, op->attrs, shapes);
   if (!problem.empty()) return Refuse(where, ": ", problem);
   RETURN_IF_ERROR(CheckShards(program, *op, where));
+  RETURN_IF_ERROR(CheckHeads(program, *op, shapes, where));
   for (int i = 0; i < instruction.operands_size(); ++i) {
     const v1::Access expected = Expected(kernels::OperandAccess(op->op, op->attrs, i));
     const v1::Access access = instruction.operands(i).access();

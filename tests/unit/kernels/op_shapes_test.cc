@@ -44,11 +44,11 @@ std::vector<TensorShape> Matmul(TensorShape a, TensorShape b, TensorShape c) {
   return {a, b, c, kAbsent, kAbsent, kAbsent};
 }
 
-std::vector<TensorShape> Attention(int64_t tokens, int64_t heads, int64_t kv_heads,
-                                   TensorShape lse) {
+std::vector<TensorShape> Attention(int64_t tokens, int64_t heads, int64_t kv_heads, TensorShape lse,
+                                   TensorShape places = kAbsent) {
   const TensorShape q = F32({tokens, heads, 8});
   const TensorShape k = F32({tokens, kv_heads, 8});
-  return {q, k, k, q, lse, kAbsent};
+  return {q, k, k, q, lse, kAbsent, places};
 }
 
 std::vector<BadCase> BadCases() {
@@ -64,6 +64,9 @@ std::vector<BadCase> BadCases() {
   const std::vector<TensorShape> int8 = {F32({100}), F32({100}), codes,    codes,
                                          F32({4}),   F32({4}),   F32({2}), F32({4})};
   const AttentionAttrs attention = {.sequence = 5, .scale = 1};
+  const auto scores = [](const ScoreTerms& terms) {
+    return AttentionAttrs{.sequence = 5, .scale = 1, .terms = terms};
+  };
   const auto block = [](TokenShare share, int64_t step, int64_t sequence = 5) {
     return AttentionBlockAttrs{.sequence = sequence, .scale = 1, .context = share, .step = step};
   };
@@ -267,14 +270,35 @@ std::vector<BadCase> BadCases() {
        Op::kAttention,
        attention,
        {F32({10, 1, 8}), F32({10, 1, 8}), F32({10, 1, 8}), F32({10, 1, 8}), F32({2, 1, 5}),
-        I32({5})},
+        I32({5}), kAbsent},
        "attention: operand 'starts' is i32[5], must have dimension 0 equal to T = 10, as in 'q'"},
       {"HeadTooWide",
        Op::kAttention,
        attention,
        {F32({5, 1, 300}), F32({5, 1, 300}), F32({5, 1, 300}), F32({5, 1, 300}), F32({1, 1, 5}),
-        kAbsent},
+        kAbsent, kAbsent},
        "attention: operand 'q' is f32[5,1,300], must have a last dimension of at most 256"},
+      {"SoftcapBelowZero", Op::kAttention, scores({.softcap = -1}),
+       Attention(10, 4, 2, F32({2, 4, 5})),
+       "attention: attribute 'softcap' is -1.000000, must be 0 (no softcap) or more, and finite"},
+      {"FewerSlopesThanHeads", Op::kAttention, scores({.alibi_heads = 3}),
+       Attention(10, 4, 2, F32({2, 4, 5})),
+       "attention: attribute 'alibi_heads' is 3, must be 0 (no ALiBi), or the heads over all "
+       "ranks, "
+       "of which this one has 4"},
+      {"AllDropped", Op::kAttention, scores({.dropout = 1}),
+       Attention(10, 4, 2, F32({2, 4, 5}), I32({10, 2})),
+       "attention: attribute 'dropout' is 1.000000, must be at least 0 and below 1"},
+      {"DroppedWithoutPlaces", Op::kAttention, scores({.dropout = 0.5f}),
+       Attention(10, 4, 2, F32({2, 4, 5})),
+       "attention: attribute 'dropout' is 0.500000, must be 0 without places"},
+      {"PlacesWithoutDropout", Op::kAttention, attention,
+       Attention(10, 4, 2, F32({2, 4, 5}), I32({10, 2})),
+       "attention: attribute 'dropout' is 0.000000, must be above 0 with places"},
+      {"PlacesOfHalfASequence", Op::kAttention, scores({.dropout = 0.5f}),
+       Attention(10, 4, 2, F32({2, 4, 5}), I32({5, 2})),
+       "attention: operand 'places' is i32[5,2], must have as many rows for each of the 2 "
+       "sequences"},
       {"ShardOfAnotherSize",
        Op::kEmbedding,
        EmbeddingAttrs{.shard_rows = 4},
@@ -312,7 +336,7 @@ std::vector<BadCase> BadCases() {
       {"BlockIntoBF16",
        Op::kAttentionBlock,
        block({}, 0),
-       {BF16({5, 1, 8}), BF16({5, 1, 8}), BF16({5, 1, 8}), BF16({5, 1, 8}), F32({1, 1, 5}),
+       {BF16({5, 1, 8}), BF16({5, 1, 8}), BF16({5, 1, 8}), BF16({5, 1, 8}), F32({1, 1, 5}), kAbsent,
         kAbsent},
        "attention_block: operand 'o' is bf16[5,1,8], must have f32 elements"},
       {"LogitsOfAnotherWidth",
@@ -488,7 +512,7 @@ TEST(GoodShapesTest, AColumnSliceOfAWiderBufferIsAccepted) {
   const TensorShape slice = Strided(BF16({10, 4, 8}), 96);
   EXPECT_EQ(CheckShapes(Op::kAttention, AttentionAttrs{.sequence = 5, .scale = 1},
                         std::vector<TensorShape>{slice, slice, slice, BF16({10, 4, 8}),
-                                                 F32({2, 4, 5}), kAbsent}),
+                                                 F32({2, 4, 5}), kAbsent, kAbsent}),
             "");
 }
 

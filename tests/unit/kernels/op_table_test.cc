@@ -41,10 +41,10 @@ TEST(OpTableTest, OperandsAreThoseOfTheHeader) {
   EXPECT_EQ(OperandName(Op::kMatmul, 5), "aux");
   EXPECT_TRUE(OperandOptional(Op::kMatmul, 3));
   EXPECT_FALSE(OperandOptional(Op::kMatmul, 2));
-  EXPECT_EQ(OperandCount(Op::kAttentionGrad), 10);
+  EXPECT_EQ(OperandCount(Op::kAttentionGrad), 11);
   EXPECT_EQ(OperandName(Op::kAttentionGrad, 5), "do");
   EXPECT_EQ(OperandCount(Op::kFill), 1);
-  EXPECT_EQ(OperandCount(Op::kAttentionBlockGrad), 10);
+  EXPECT_EQ(OperandCount(Op::kAttentionBlockGrad), 11);
   EXPECT_EQ(OperandName(Op::kAddResidual, 2), "bias");
   EXPECT_TRUE(OperandOptional(Op::kAddResidual, 1));
 }

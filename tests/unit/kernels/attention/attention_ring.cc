@@ -182,7 +182,7 @@ class Simulation {
     Rank& other = ranks_[(r - step + ring_.ranks) % ring_.ranks];
     Launch(Op::kAttentionBlock, Attrs(r, step),
            {Q(rank.fused), K(other.fused, queries_), K(other.fused, queries_ + keys_), Q(rank.o),
-            Lse(rank), TensorView()},
+            Lse(rank), TensorView(), TensorView()},
            cpu::RunAttentionBlock);
     EXPECT_TRUE(rank.o.SpareIsUntouched());
   }
@@ -193,7 +193,7 @@ class Simulation {
     Launch(Op::kAttentionBlockGrad, Attrs(r, step),
            {Q(rank.fused), K(other.fused, queries_), K(other.fused, queries_ + keys_),
             Q(rank.o_act), Lse(rank), Q(rank.d_o), Q(rank.dq), K(other.dk, 0), K(other.dv, 0),
-            TensorView()},
+            TensorView(), TensorView()},
            cpu::RunAttentionBlockGrad);
     EXPECT_TRUE(rank.dq.SpareIsUntouched() && other.dk.SpareIsUntouched() &&
                 other.dv.SpareIsUntouched());

@@ -29,6 +29,7 @@ TEST(AttentionChoiceTest, WhatTilesOfSm90aCanTakeGoesThereWhereTheDeviceHasThemA
 
 TEST(AttentionChoiceTest, WhatTheCopyEngineCannotTakeGoesToOtherMatrixInstructions) {
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->wide = false; })), AttentionPath::kMma);
+  EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->terms = true; })), AttentionPath::kMma);
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->scale = 0; })), AttentionPath::kMma);
   EXPECT_EQ(ChooseAttention(With([](AttentionFacts* f) { f->scale = -1; })), AttentionPath::kMma);
   EXPECT_EQ(

@@ -15,14 +15,17 @@ namespace {
 
 using testing::HasSubstr;
 
-v1::Program Compiled(uint32_t tensor = 1) {
+v1::Program Compiled(uint32_t tensor = 1, uint32_t context = 1, const char* type = "ring") {
   const v1::JobSpec spec = MatrixSpec();
   Model model = MatrixModel("gpt2");
-  model.config.dropout = {.embedding = 0.1, .residual = 0.2, .adapter = 0};
+  model.config.alibi = true;
+  model.config.dropout = {.embedding = 0.1, .residual = 0.2, .attention = 0.3, .adapter = 0};
   v1::Layout layout = MatrixLayout();
+  layout.set_context_parallel(context);
+  layout.set_context_type(type);
   layout.set_micro_batches(2);
   layout.set_tensor_parallel(tensor);
-  layout.set_ranks(tensor);
+  layout.set_ranks(tensor * context);
   layout.set_sequence_parallel(tensor > 1);
   return Compile({.spec = &spec, .model = &model, .layout = layout}).value().at(0);
 }
@@ -32,24 +35,33 @@ std::string Refusal(const v1::Program& program) {
 }
 
 // Of training, in order.
-std::vector<v1::Instruction*> Dropouts(int64_t micro_batch, v1::Program* program) {
+std::vector<v1::Instruction*> Ops(const std::string& op, int64_t micro_batch,
+                                  v1::Program* program) {
   std::vector<v1::Instruction*> found;
   for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
-    if (i.compute().op() == "dropout" && i.micro_batch() == micro_batch) found.push_back(&i);
+    if (i.compute().op() == op && i.micro_batch() == micro_batch) found.push_back(&i);
   }
   return found;
 }
+std::vector<v1::Instruction*> Dropouts(int64_t micro_batch, v1::Program* program) {
+  return Ops("dropout", micro_batch, program);
+}
 
 TEST(DropoutCheckTest, TheCompilersProgramsPass) {
-  for (const uint32_t tensor : {1, 2}) EXPECT_EQ(Refusal(Compiled(tensor)), "");
+  for (const uint32_t tensor : {1, 2}) {
+    EXPECT_EQ(Refusal(Compiled(tensor)), "");
+    for (const char* type : {"ring", "ulysses"}) EXPECT_EQ(Refusal(Compiled(tensor, 2, type)), "");
+  }
 }
 
 TEST(DropoutCheckTest, EvaluationDropsNothing) {
   const v1::Program program = Compiled();
   ASSERT_GT(program.sequences_size(), 1);
   for (int s = 1; s < program.sequences_size(); ++s) {
-    for (const v1::Instruction& i : program.sequences(s).instructions())
+    for (const v1::Instruction& i : program.sequences(s).instructions()) {
       EXPECT_NE(i.compute().op(), "dropout") << program.sequences(s).name();
+      EXPECT_EQ(i.compute().attention().terms().dropout(), 0) << program.sequences(s).name();
+    }
   }
 }
 
@@ -64,6 +76,40 @@ TEST(DropoutCheckTest, ThePlacesOfAnotherMicroBatchAreRefused) {
     EXPECT_NE(Refusal(program), "");
     *instruction->mutable_operands(1) = before;
   }
+}
+
+TEST(DropoutCheckTest, AttentionHasThePlacesOfItsMicroBatch) {
+  const struct {
+    const char *type, *forward, *backward;
+    uint32_t context;
+  } kinds[] = {{"ring", "attention", "attention_grad", 1},
+               {"ring", "attention_block", "attention_block_grad", 2},
+               {"ulysses", "attention", "attention_grad", 2}};
+  for (const auto& kind : kinds) {
+    v1::Program program = Compiled(1, kind.context, kind.type);
+    for (const auto& [op, places] : {std::pair(kind.forward, 6), std::pair(kind.backward, 10)}) {
+      const std::vector<v1::Instruction*> first = Ops(op, 0, &program),
+                                          second = Ops(op, 1, &program);
+      ASSERT_GT(first.size(), 0u);
+      ASSERT_EQ(first.size(), second.size());
+      v1::Instruction* changed = second.front();
+      const v1::Instruction before = *changed;
+      *changed->mutable_operands(places) = first.front()->operands(places);
+      EXPECT_NE(Refusal(program), "") << op;
+      *changed = before;
+      changed->mutable_operands(places)->Clear();
+      EXPECT_THAT(Refusal(program), HasSubstr("must be 0 without places")) << op;
+      *changed = before;
+    }
+    EXPECT_EQ(Refusal(program), "");
+  }
+}
+
+TEST(DropoutCheckTest, SlopesFollowFromAllHeads) {
+  v1::Program program = Compiled(2);
+  v1::Instruction* attention = Ops("attention", 0, &program).front();
+  attention->mutable_compute()->mutable_attention()->mutable_terms()->set_alibi_heads(16);
+  EXPECT_THAT(Refusal(program), HasSubstr("its slopes are those of another number of heads"));
 }
 
 TEST(DropoutCheckTest, ARankHasAShardThatThereIs) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "proto/program/head_shards.h"
+
 namespace terrace {
 namespace {
 
@@ -37,7 +39,8 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
       kernels::AttentionAttrs{.sequence = 16,
                               .window = 4,
                               .scale = 0.125f,
-                              .precision = kernels::MatmulPrecision::kBF16},
+                              .precision = kernels::MatmulPrecision::kBF16,
+                              .terms = {.softcap = 50, .alibi_heads = 12}},
       kernels::LossAttrs{
           .chunk_rows = 32, .accumulate = true, .precision = kernels::MatmulPrecision::kBF16},
       kernels::FillAttrs{.value = 2.5f},
@@ -52,14 +55,16 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
                            .error_epsilon = 1e-16f},
       kernels::UpdateAttrs{.beta2 = 0.95f,
                            .rounding = {.seed = 1234, .buffer = 5, .first = 1 << 20, .parts = {}}},
-      kernels::AttentionBlockAttrs{.sequence = 16,
-                                   .window = 4,
-                                   .scale = 0.125f,
-                                   .precision = kernels::MatmulPrecision::kBF16,
-                                   .context = {.ranks = 4, .zigzag = true},
-                                   .step = 3,
-                                   .accumulate = true,
-                                   .accumulate_keys = true},
+      kernels::AttentionBlockAttrs{
+          .sequence = 16,
+          .window = 4,
+          .scale = 0.125f,
+          .precision = kernels::MatmulPrecision::kBF16,
+          .context = {.ranks = 4, .zigzag = true},
+          .step = 3,
+          .accumulate = true,
+          .accumulate_keys = true,
+          .terms = {.dropout = 0.1f, .seed = uint64_t{7} << 50, .site = 24}},
       kernels::CrossEntropyAttrs{
           .shard_rows = 7, .vocabulary = 13, .accumulate = true, .terms = {.softcap = 30}},
       kernels::ScaleAttrs{.scale = 0.5f},
@@ -130,6 +135,29 @@ TEST(OpCodecTest, OnlyARankKnowsItsShardAndShare) {
   OpAttrs block = kernels::AttentionBlockAttrs{.context = {.ranks = 2}};
   ResolveRank(rank, &block);
   EXPECT_EQ(std::get<kernels::AttentionBlockAttrs>(block).context.index, 1);
+}
+
+// Of 12 heads on two tensor-parallel ranks and three of a context. A ring leaves the heads of a
+// tensor-parallel rank together; attention over whole sequences has a part of them on each rank.
+TEST(OpCodecTest, ARankKnowsItsFirstHead) {
+  v1::Grid grid;
+  grid.set_tensor(2);
+  grid.set_context(3);
+  const Coordinates rank = {.tensor = 1, .context = 2};
+  OpAttrs ring = kernels::AttentionBlockAttrs{.terms = {.alibi_heads = 12}};
+  ResolveHeads(grid, rank, 6, &ring);
+  EXPECT_EQ(std::get<kernels::AttentionBlockAttrs>(ring).terms.first_head, 6);
+  EXPECT_TRUE(HasAllHeads(grid, 6, ring));
+  EXPECT_FALSE(HasAllHeads(grid, 2, ring));
+  OpAttrs ulysses = kernels::AttentionAttrs{.terms = {.alibi_heads = 12}};
+  ResolveHeads(grid, rank, 2, &ulysses);
+  EXPECT_EQ(std::get<kernels::AttentionAttrs>(ulysses).terms.first_head, 10);
+  EXPECT_TRUE(HasAllHeads(grid, 2, ulysses));
+  EXPECT_FALSE(HasAllHeads(grid, 6, ulysses));
+  EXPECT_TRUE(HasAllHeads(grid, 5, kernels::AttentionAttrs{}));
+  OpAttrs other = kernels::ScaleAttrs{};
+  ResolveHeads(grid, rank, 2, &other);
+  EXPECT_EQ(std::get<kernels::ScaleAttrs>(other), kernels::ScaleAttrs{});
 }
 
 TEST(OpCodecTest, ImpossibleSharesAndOrdersAreRefused) {
