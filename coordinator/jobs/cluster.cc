@@ -141,7 +141,7 @@ absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t n
         "a worker ", node.name(), " is connected, from ", former->second.node.address(),
         ": names must differ. If it is the former process of this one, this one is let in when "
         "that has ended or was silent for ",
-        timing_.lost_after_ns / 1'000'000'000, " s"));
+        former->second.beat.lost_after_ns / 1'000'000'000, " s"));
   }
   if (nodes_.size() >= kNodesMax && !nodes_.contains(node.name())) {
     return absl::ResourceExhaustedError(
@@ -163,7 +163,8 @@ absl::Status Cluster::Register(const v1::Node& node, uint64_t session, int64_t n
   entry.reported = false;
   entry.lost = false;
   entry.heard_ns = now_ns;
-  expiry_ns_ = std::min(expiry_ns_, now_ns + timing_.lost_after_ns);
+  entry.beat = nodes_.size() > timing_.many ? timing_.beat_of_many : timing_.beat;
+  expiry_ns_ = std::min(expiry_ns_, now_ns + LostAfterNs(entry, now_ns));
   entry.node.clear_problem();
   entry.reached_by.clear();
   entry.to_check = !node.data_address().empty();
@@ -266,7 +267,7 @@ absl::Status Cluster::Heartbeat(std::string_view name, uint64_t session,
   Entry& entry = *found;
   if (!std::exchange(entry.reported, true)) ++places_version_;
   if (std::exchange(entry.lost, false)) {
-    expiry_ns_ = std::min(expiry_ns_, now_ns + timing_.lost_after_ns);
+    expiry_ns_ = std::min(expiry_ns_, now_ns + LostAfterNs(entry, now_ns));
     CountMembers();
   }
   entry.heard_ns = now_ns;
@@ -317,7 +318,7 @@ std::vector<std::string> Cluster::Expire(int64_t now_ns) {
       CountMembers();
       lost.push_back(name);
     }
-    const int64_t next = entry.lost ? timing_.forget_after_ns : timing_.lost_after_ns;
+    const int64_t next = entry.lost ? timing_.forget_after_ns : LostAfterNs(entry, now_ns);
     expiry_ns_ = std::min(expiry_ns_, entry.heard_ns + next);
   }
   std::erase_if(nodes_, [&](const auto& node) {
@@ -326,8 +327,14 @@ std::vector<std::string> Cluster::Expire(int64_t now_ns) {
   return lost;
 }
 
+int64_t Cluster::LostAfterNs(const Entry& entry, int64_t now_ns) const {
+  const bool many_come = nodes_.size() > timing_.many && IsYoung(now_ns);
+  return many_come ? std::max(entry.beat.lost_after_ns, timing_.grace_ns)
+                   : entry.beat.lost_after_ns;
+}
+
 NodeState Cluster::StateOf(const Entry& entry, int64_t now_ns) const {
-  if (now_ns - entry.heard_ns > timing_.lost_after_ns) return NodeState::kLost;
+  if (now_ns - entry.heard_ns > LostAfterNs(entry, now_ns)) return NodeState::kLost;
   return entry.connected && entry.reported ? NodeState::kReady : NodeState::kAway;
 }
 
@@ -335,6 +342,11 @@ NodeState Cluster::StateOf(std::string_view name, int64_t now_ns) const {
   auto found = nodes_.find(name);
   if (found != nodes_.end()) return StateOf(found->second, now_ns);
   return IsYoung(now_ns) ? NodeState::kAway : NodeState::kLost;
+}
+
+Cluster::Beat Cluster::BeatOf(std::string_view name) const {
+  const auto found = nodes_.find(name);
+  return found == nodes_.end() ? timing_.beat : found->second.beat;
 }
 
 std::string Cluster::InstanceOf(std::string_view name) const {

@@ -2,10 +2,10 @@
 // ranks it reports.
 //
 // Reports are level-triggered: each heartbeat replaces everything known of its node, but for what
-// its ranks hold, which it need not repeat. A worker that
-// is silent for `lost_after_ns` is lost; one that a placement names but that has not come back
-// since the coordinator's start is given `grace_ns`, and more while others are coming back. Time is
-// an argument. Used only on the control loop's thread.
+// its ranks hold, which it need not repeat. A worker that is silent for longer than its Beat allows
+// is lost; one that a placement names but that has not come back since the coordinator's start is
+// given `grace_ns`, and more while others are coming back. Time is an argument. Used only on the
+// control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -41,8 +41,17 @@ std::string GpuWarning(const v1::Node& node);
 
 class Cluster {
  public:
-  struct Timing {
+  // How often a worker is to be heard, which wakes both sides, also while steps are computed there,
+  // and after what silence it is lost.
+  struct Beat {
+    int64_t every_ns = 1'000'000'000;
     int64_t lost_after_ns = 3'000'000'000;
+  };
+  struct Timing {
+    Beat beat;
+    // Of those that come when there are `many` already: heartbeats would take most of a core.
+    size_t many = 2000;
+    Beat beat_of_many = {.every_ns = 2'000'000'000, .lost_after_ns = 4'500'000'000};
     int64_t grace_ns = 10'000'000'000;
     int64_t grace_apart_ns = 5'000'000'000;     // after each one that comes back in that time
     int64_t grace_most_ns = 120'000'000'000;    // in all
@@ -98,6 +107,8 @@ class Cluster {
   // So soon after the coordinator's start that workers may yet have to come back.
   bool IsYoung(int64_t now_ns) const { return now_ns <= young_until_ns_; }
   bool Has(std::string_view name) const { return nodes_.contains(name); }
+  // As the worker was told; of one that is not known, as the first ones are.
+  Beat BeatOf(std::string_view name) const;
   // Of its newest registration; empty: unknown.
   std::string InstanceOf(std::string_view name) const;
   // Whether what a rank of the job there says that it holds of a GPU outside its arena may be other
@@ -121,6 +132,7 @@ class Cluster {
   struct Entry {
     v1::Node node;
     NodeView view;  // of `node`, as nobody uses it
+    Beat beat;
     uint64_t session = 0;
     std::string instance;
     bool connected = false;
@@ -135,6 +147,8 @@ class Cluster {
 
   absl::StatusOr<Entry*> FindSession(std::string_view name, uint64_t session);
   NodeState StateOf(const Entry& entry, int64_t now_ns) const;
+  // Without a word. While many come back at once, what they say waits to be read.
+  int64_t LostAfterNs(const Entry& entry, int64_t now_ns) const;
   // In place of what it reported.
   void SetRanks(Entry& entry, std::vector<v1::RankReport> ranks);
   void SetProblem(Entry& entry, std::string_view problem);

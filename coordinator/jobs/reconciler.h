@@ -210,6 +210,10 @@ class Reconciler {
   // `instance` tells one process of the worker from the next; empty: it does not say.
   absl::Status WorkerRegistered(const v1::Node& node, uint64_t session,
                                 std::string_view instance = "");
+  // How often a worker that has registered is to be heard.
+  int64_t HeartbeatMs(std::string_view worker) const {
+    return cluster_.BeatOf(worker).every_ns / 1'000'000;
+  }
   // PERMISSION_DENIED: it speaks of a job that does not run there; what it says is ignored.
   // FAILED_PRECONDITION: another worker of that name has come. RESOURCE_EXHAUSTED: a limit.
   absl::Status WorkerSaid(std::string_view worker, uint64_t session,

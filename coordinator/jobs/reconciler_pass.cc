@@ -27,7 +27,7 @@ void Reconciler::Pass() {
   for (const std::string& name : cluster_.Expire(clock_.MonotonicNanos())) {
     TouchJobsOn(name);
     log::Warn("worker ", name, " is lost: no heartbeat for ",
-              timing_.cluster.lost_after_ns / 1'000'000, " ms");
+              cluster_.BeatOf(name).lost_after_ns / 1'000'000, " ms");
   }
   for (const Cluster::PeerCheck& check : cluster_.PeerChecks(clock_.MonotonicNanos())) {
     v1::CoordinatorMessage message;

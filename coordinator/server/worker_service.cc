@@ -138,7 +138,6 @@ class WorkerStream final
 
   absl::Status Register() {
     v1::CoordinatorMessage reply;
-    reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
     reply.mutable_registered()->set_coordinator_id(coordinator_id_);
     v1::Node node = incoming_.register_().node();
     if (node.address().empty()) node.set_address(call_->record.caller.peer);
@@ -153,6 +152,7 @@ class WorkerStream final
     LeaveUnregistered();
     if (status.ok()) {
       name_ = node.name();
+      reply.mutable_registered()->set_heartbeat_ms(control_.reconciler().HeartbeatMs(name_));
       control_.AttachWorker(name_, session_, this);
     } else {
       log::Warn("a worker at ", call_->record.caller.peer, " is refused: ", status.message());

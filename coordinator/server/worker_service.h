@@ -16,9 +16,6 @@ class Service;
 
 namespace terrace {
 
-// A heartbeat wakes both sides, also while steps are computed there; a worker is lost after three
-// of them (Cluster::Timing).
-inline constexpr int64_t kHeartbeatMs = 1000;
 // Not yet written to one worker; beyond it the stream is closed, and the worker connects again and
 // reports afresh.
 inline constexpr size_t kWorkerBytesQueuedMax = size_t{512} << 20;

@@ -36,7 +36,7 @@
 namespace terrace {
 
 inline constexpr size_t kMaxQueuedEvents = 1024;
-// Between two messages of steps. Shorter than the coordinator's kHeartbeatMs, so that
+// Between two messages of steps. Shorter than the coordinator's Cluster::Beat, so that
 // the daemon's heartbeats ride along with what it passes on.
 inline constexpr absl::Duration kNewsWait = absl::Milliseconds(950);
 // As many events wait no longer. The flight recorder keeps more steps than can wait here and in a

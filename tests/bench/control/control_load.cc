@@ -31,6 +31,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/v1/list.grpc.pb.h"
+#include "tests/bench/control/figures.h"
 #include "tests/bench/control/process_use.h"
 #include "tests/bench/control/simulated_workers.h"
 #include "tests/system/control_cluster.h"
@@ -51,6 +52,7 @@ struct LoadOptions {
   int workers_per_connection = 1;
   int clients = 8;
   int cancels = 20;
+  int distinct = 0;  // 1: no two jobs have the same plan
   std::string output = "table";
 };
 
@@ -73,24 +75,8 @@ class Load {
   }
 
  private:
-  struct Figure {
-    std::string name;
-    double value = 0;
-    std::string unit;
-  };
-
   void Add(std::string name, double value, std::string unit) {
-    std::fprintf(stderr, "%-36s %14.3f %s\n", name.c_str(), value, unit.c_str());
-    figures_.push_back({std::move(name), value, std::move(unit)});
-  }
-  void AddLatencies(const std::string& name, std::vector<double> seconds) {
-    if (seconds.empty()) return;
-    std::sort(seconds.begin(), seconds.end());
-    const auto at = [&](double share) {
-      return seconds[static_cast<size_t>(share * static_cast<double>(seconds.size() - 1))] * 1e3;
-    };
-    Add(name + " p50", at(0.5), "ms");
-    Add(name + " p99", at(0.99), "ms");
+    figures_.Add(std::move(name), value, std::move(unit));
   }
 
   ProcessUse Use() { return UseOf(cluster_.coordinator().pid()); }
@@ -107,6 +93,7 @@ class Load {
 
   void StartWorkers() {
     const absl::Time start = absl::Now();
+    const ProcessUse before = Use();
     workers_ = std::make_unique<SimulatedWorkers>(
         SimulatedWorkers::Options{.coordinator = absl::StrCat("127.0.0.1:", cluster_.port()),
                                   .workers = options_.workers,
@@ -115,6 +102,7 @@ class Load {
     Until(absl::Minutes(3), [&] { return workers_->Registered() == options_.workers; });
     Add("workers registered", workers_->Registered(), "");
     Add("time to register them", absl::ToDoubleSeconds(absl::Now() - start), "s");
+    Add("coordinator for them", Use().cpu_seconds - before.cpu_seconds, "s of a core");
   }
 
   // A tiny job over as many workers as each of the running ones has.
@@ -125,12 +113,12 @@ model:
   config: {model_type: gpt2, vocab_size: 256, n_positions: 64, n_embd: 32, n_layer: 1, n_head: 4,
            activation_function: gelu_new, layer_norm_epsilon: 1.0e-5, initializer_range: 0.02}
 data: {train: [text.txt], tokenizer: bytes, sequence_length: 32}
-train: {steps: 100000000, global_batch: %d}
+train: {steps: 100000000, global_batch: %d, seed: %d}
 checkpoint: {directory: checkpoints/%d}
 layout: {dp: %d, tp: 1, pp: 1, micro_batch: 4}
 resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
 )",
-                           4 * nodes, number, nodes, nodes);
+                           4 * nodes, options_.distinct > 0 ? number : 1, number, nodes, nodes);
   }
 
   // By several clients at once, until `count` are accepted or the time is over. How many were.
@@ -222,8 +210,11 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
 
   void AtRest() {
     const ProcessUse before = Use();
+    const int64_t said = workers_->Said();
     absl::SleepFor(absl::Seconds(options_.seconds));
     const ProcessUse after = Use();
+    Add("messages of workers", static_cast<double>(workers_->Said() - said) / options_.seconds,
+        "a second");
     rest_bytes_a_second_ =
         static_cast<double>(after.written_bytes - before.written_bytes) / options_.seconds;
     Add("coordinator at rest", 100 * (after.cpu_seconds - before.cpu_seconds) / options_.seconds,
@@ -252,8 +243,8 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
     Add("coordinator while it is read",
         100 * (Use().cpu_seconds - before.cpu_seconds) / absl::ToDoubleSeconds(absl::Now() - start),
         "% of a core");
-    AddLatencies("get", std::move(gets));
-    AddLatencies("ls", std::move(lists));
+    figures_.AddLatencies("get", std::move(gets));
+    figures_.AddLatencies("ls", std::move(lists));
     Add("bytes of ls", static_cast<double>(rows_bytes) / 1e3, "kB");
     double seconds = 0;
     Add("bytes of ls of all jobs, whole",
@@ -279,7 +270,7 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
     absl::SleepFor(absl::Seconds(1));
     const double written = static_cast<double>(Use().written_bytes - before) -
                            rest_bytes_a_second_ * absl::ToDoubleSeconds(absl::Now() - start);
-    AddLatencies("cancel", std::move(seconds));
+    figures_.AddLatencies("cancel", std::move(seconds));
     Add("written by a cancel", count == 0 ? 0 : std::max(0.0, written) / count / 1e3, "kB");
   }
 
@@ -304,7 +295,21 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
     if (noticed) Add("loss of a worker noticed", absl::ToDoubleSeconds(absl::Now() - start), "s");
   }
 
+  // Of all jobs that have not ended.
+  int64_t Restarts() {
+    int64_t restarts = 0;
+    v1::ListPageRequest request;
+    request.set_limit(1000);
+    do {
+      const v1::ListPageResponse page = List(request);
+      for (const v1::JobSummary& job : page.summaries()) restarts += job.restarts();
+      request.set_before(page.next());
+    } while (request.before() != 0);
+    return restarts;
+  }
+
   void Restart() {
+    const int64_t restarts = Restarts();
     cluster_.coordinator().End(SIGKILL);
     const absl::Time start = absl::Now();
     cluster_.StartCoordinator();
@@ -312,10 +317,13 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
     const std::string id = cluster_.Get(ids_.front()).id();
     if (id.empty()) return;
     Add("restart to the first answer", absl::ToDoubleSeconds(absl::Now() - start), "s");
+    Add("coordinator until then", Use().cpu_seconds, "s of a core");
     Until(absl::Minutes(1), [&] { return workers_->Registered() >= options_.workers - 1; });
     Add("restart to all workers", absl::ToDoubleSeconds(absl::Now() - start), "s");
     Until(absl::Minutes(1), [&] { return Running() >= options_.running - 1; });
     Add("restart to all jobs", absl::ToDoubleSeconds(absl::Now() - start), "s");
+    Add("coordinator until then, in all", Use().cpu_seconds, "s of a core");
+    Add("jobs begun anew by the restart", static_cast<double>(Restarts() - restarts), "");
   }
 
   void Reconnect() {
@@ -328,21 +336,7 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
     lists_ = v1::ListService::NewStub(channel);
   }
 
-  void Print() const {
-    if (options_.output != "json") {
-      for (const Figure& figure : figures_)
-        std::printf("%-36s %14.3f %s\n", figure.name.c_str(), figure.value, figure.unit.c_str());
-      return;
-    }
-    std::printf("{");
-    const char* separator = "\n";
-    for (const Figure& figure : figures_) {
-      std::printf("%s  \"%s\": {\"value\": %.6g, \"unit\": \"%s\"}", separator, figure.name.c_str(),
-                  figure.value, figure.unit.c_str());
-      separator = ",\n";
-    }
-    std::printf("\n}\n");
-  }
+  void Print() const { options_.output == "json" ? figures_.PrintJson() : figures_.PrintTable(); }
 
   const LoadOptions options_;
   ControlCluster cluster_;
@@ -352,7 +346,7 @@ resources: {threads_per_device: 1, devices_per_node: 1, nodes: %d}
   std::vector<std::string> ids_;
   std::atomic<int> submitted_ = 0;
   double rest_bytes_a_second_ = 0;
-  std::vector<Figure> figures_;
+  Figures figures_;
 };
 
 struct NumberOption {
@@ -373,7 +367,8 @@ std::optional<LoadOptions> OptionsOf(const std::vector<std::string>& arguments) 
       {"--heartbeat-ms", &options.heartbeat_ms, 0, 60'000},
       {"--workers-per-connection", &options.workers_per_connection, 1, 256},
       {"--clients", &options.clients, 1, 128},
-      {"--cancels", &options.cancels, 0, 1000}};
+      {"--cancels", &options.cancels, 0, 1000},
+      {"--distinct", &options.distinct, 0, 1}};
   for (size_t i = 0; i + 1 < arguments.size(); i += 2) {
     const std::string& value = arguments[i + 1];
     if (arguments[i] == "-o" && (value == "json" || value == "table")) {

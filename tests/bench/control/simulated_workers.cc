@@ -61,8 +61,9 @@ void AddMemory(v1::RankReport* report) {
 class SimulatedWorker {
  public:
   SimulatedWorker(const SimulatedWorkers::Options& options, std::string name,
-                  std::shared_ptr<grpc::Channel> channel)
+                  std::shared_ptr<grpc::Channel> channel, std::atomic<int64_t>* said)
       : options_(options),
+        said_(*said),
         fake_(std::move(name), 1),
         stub_(v1::WorkerService::NewStub(std::move(channel))) {}
 
@@ -201,6 +202,7 @@ class SimulatedWorker {
 
   void Write(v1::WorkerMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     queue_.push_back(std::move(message));
+    ++said_;
     if (queue_.size() == 1) stream_->StartWrite(&queue_.front());
   }
 
@@ -225,6 +227,7 @@ class SimulatedWorker {
   };
 
   const SimulatedWorkers::Options& options_;
+  std::atomic<int64_t>& said_;
   mutable absl::Mutex mutex_;
   FakeWorker fake_ ABSL_GUARDED_BY(mutex_);
   const std::unique_ptr<v1::WorkerService::Stub> stub_;
@@ -245,7 +248,7 @@ SimulatedWorkers::SimulatedWorkers(const Options& options) : options_(options) {
   std::shared_ptr<grpc::Channel> channel;
   for (int i = 0; i < options_.workers; ++i) {
     if (i % options_.workers_per_connection == 0) channel = Dial(options_.coordinator);
-    workers_.push_back(std::make_unique<SimulatedWorker>(options_, NameOf(i), channel));
+    workers_.push_back(std::make_unique<SimulatedWorker>(options_, NameOf(i), channel, &said_));
   }
   clock_ = std::thread([this] { Run(); });
 }

@@ -39,6 +39,8 @@ class SimulatedWorkers {
 
   // How many the coordinator has registered on the streams that are open now.
   int Registered() const;
+  // Messages so far, of all of them.
+  int64_t Said() const { return said_; }
   // The worker says nothing any more, and its stream stays open: as a machine that lost its power.
   void Silence(const std::string& name);
   // Names are "sim-00000" and so on.
@@ -50,6 +52,7 @@ class SimulatedWorkers {
   const Options options_;
   std::vector<std::unique_ptr<SimulatedWorker>> workers_;
   std::atomic<bool> stopping_ = false;
+  std::atomic<int64_t> said_ = 0;
   std::thread clock_;
 };
 

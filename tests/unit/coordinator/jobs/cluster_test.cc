@@ -332,5 +332,44 @@ TEST(ClusterTest, WhoComesLaterMakesNoClusterYoungAgain) {
   EXPECT_EQ(cluster.StateOf("last", timing.grace_ns + 2), NodeState::kLost);
 }
 
+// Three workers, of which the last is one of many.
+class ManyWorkersTest : public testing::Test {
+ protected:
+  static constexpr Cluster::Timing kTiming = {.many = 2};
+
+  void Come(int64_t now_ns) {
+    v1::Node node;
+    node.set_devices(1);
+    for (const char* name : {"w0", "w1", "w2"}) {
+      node.set_name(name);
+      ASSERT_TRUE(cluster_.Register(node, 1, now_ns).ok());
+      ASSERT_TRUE(cluster_.Heartbeat(name, 1, {}, now_ns, 0).ok());
+    }
+  }
+
+  Cluster cluster_{kTiming, 0};
+};
+
+// Heartbeats of thousands would take most of a core.
+TEST_F(ManyWorkersTest, WhoComesToManyIsHeardLessOften) {
+  const int64_t now_ns = kTiming.grace_ns + 1;  // it is not young any more
+  Come(now_ns);
+  EXPECT_EQ(cluster_.BeatOf("w1").every_ns, kTiming.beat.every_ns);
+  EXPECT_EQ(cluster_.BeatOf("w2").every_ns, kTiming.beat_of_many.every_ns);
+  EXPECT_THAT(cluster_.Expire(now_ns + kTiming.beat.lost_after_ns + 1),
+              testing::ElementsAre("w0", "w1"));
+  const int64_t lost_after_ns = kTiming.beat_of_many.lost_after_ns;
+  EXPECT_EQ(cluster_.StateOf("w2", now_ns + lost_after_ns), NodeState::kReady);
+  EXPECT_THAT(cluster_.Expire(now_ns + lost_after_ns + 1), testing::ElementsAre("w2"));
+  Come(now_ns + lost_after_ns + 2);
+  EXPECT_EQ(cluster_.BeatOf("w0").every_ns, kTiming.beat_of_many.every_ns) << "there are many now";
+}
+
+TEST_F(ManyWorkersTest, NoneIsLostWhileTheyComeBackAtOnce) {
+  Come(1);
+  EXPECT_THAT(cluster_.Expire(kTiming.grace_ns), testing::IsEmpty());
+  EXPECT_THAT(cluster_.Expire(kTiming.grace_ns + 2), testing::ElementsAre("w0", "w1", "w2"));
+}
+
 }  // namespace
 }  // namespace terrace
