@@ -38,9 +38,38 @@ absl::Status CheckOptions(const HttpListen& listen) {
 
 HttpResponse Unavailable() { return {.code = 503, .body = "this process is stopping\n"}; }
 
+// A stream and the connection that it is sent to.
+struct Sent {
+  std::shared_ptr<HttpStream> stream;
+  MHD_Connection* connection;
+};
+
+// The library asks for the next part; while there is none the connection rests.
+ssize_t NextPart(void* sent, uint64_t /*offset*/, char* to, size_t size) {
+  const auto& [stream, connection] = *static_cast<Sent*>(sent);
+  const ssize_t taken = stream->Read(
+      to, size, [connection] { MHD_suspend_connection(connection); },
+      [connection] { MHD_resume_connection(connection); });
+  return taken == HttpStream::kEnd ? MHD_CONTENT_READER_END_OF_STREAM : taken;
+}
+
+void Forget(void* sent) {
+  const std::unique_ptr<Sent> owned(static_cast<Sent*>(sent));
+  owned->stream->Close();
+}
+
+MHD_Response* BodyOf(MHD_Connection* connection, const HttpResponse& answer) {
+  constexpr size_t kPartBytes = 16 << 10;
+  if (answer.stream != nullptr) {
+    return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kPartBytes, NextPart,
+                                             new Sent{answer.stream, connection}, Forget);
+  }
+  return MHD_create_response_from_buffer(answer.body.size(), const_cast<char*>(answer.body.data()),
+                                         MHD_RESPMEM_MUST_COPY);
+}
+
 MHD_Result Queue(MHD_Connection* connection, const HttpResponse& answer) {
-  MHD_Response* response = MHD_create_response_from_buffer(
-      answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
+  MHD_Response* response = BodyOf(connection, answer);
   if (response == nullptr) return MHD_NO;
   MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer.content_type.c_str());
   for (const auto& [name, value] : answer.headers) {
@@ -92,10 +121,21 @@ class Exchange {
 
   void Reply(HttpResponse response) {
     absl::MutexLock lock(&mutex_);
-    if (response_.has_value()) return;
+    if (response_.has_value()) {
+      if (response.stream != nullptr) response.stream->Close();
+      return;
+    }
     response_ = std::move(response);
     if (resting_) MHD_resume_connection(connection_);
     resting_ = false;
+  }
+
+  // A stream goes on no longer than its server, and its connection.
+  void EndStream() {
+    if (const auto stream = Stream(); stream != nullptr) stream->End();
+  }
+  void CloseStream() {
+    if (const auto stream = Stream(); stream != nullptr) stream->Close();
   }
 
   // Queues the answer when there is one; else the connection rests until there is.
@@ -108,6 +148,11 @@ class Exchange {
   }
 
  private:
+  std::shared_ptr<HttpStream> Stream() {
+    absl::MutexLock lock(&mutex_);
+    return response_.has_value() ? response_->stream : nullptr;
+  }
+
   absl::Mutex mutex_;
   MHD_Connection* const connection_;  // not used any more once there is an answer
   std::optional<HttpResponse> response_ ABSL_GUARDED_BY(mutex_);
@@ -167,7 +212,10 @@ class Server final : public HttpServer {
       stopping_ = true;
       open = open_;
     }
-    for (const auto& exchange : open) exchange->Reply(Unavailable());
+    for (const auto& exchange : open) {
+      exchange->Reply(Unavailable());
+      exchange->EndStream();
+    }
     WaitUntilAnswered();
     MHD_stop_daemon(daemon_);  // calls Completed for each that is left
   }
@@ -307,6 +355,7 @@ class Server final : public HttpServer {
     *of_the_request = nullptr;
     // A handler that replies later finds that there is an answer already.
     held->exchange->Reply(Unavailable());
+    held->exchange->CloseStream();
     absl::MutexLock lock(&server->mutex_);
     server->open_.erase(held->exchange);
   }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/http/http_stream.h"
 
 namespace terrace {
 
@@ -50,6 +51,8 @@ struct HttpResponse {
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
+  // Where there is one, the body is what is written to it until it ends; with the server it ends.
+  std::shared_ptr<HttpStream> stream;
 };
 
 class HttpServer {

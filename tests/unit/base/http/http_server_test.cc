@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <deque>
@@ -172,6 +173,73 @@ TEST(HttpServerTest, AClientThatGoesWhileItWaitsLeavesNothing) {
   ASSERT_TRUE(Send(next, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
   kept.Next()({.body = "to the next"});
   EXPECT_THAT(Receive(next), HasSubstr("to the next"));
+}
+
+// A server that answers everything with one stream.
+class StreamTest : public testing::Test {
+ protected:
+  // A client that has asked for it.
+  UniqueFd Asked() {
+    UniqueFd fd = Connect(server_->port());
+    EXPECT_TRUE(Send(fd, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    return fd;
+  }
+  // Whether writing fails within some seconds.
+  bool WritesFail(const std::string& part) {
+    const auto until = steady_clock::now() + std::chrono::seconds(10);
+    while (steady_clock::now() < until) {
+      if (!stream_->Write(part)) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+  }
+
+  std::shared_ptr<HttpStream> stream_ = std::make_shared<HttpStream>();
+  std::unique_ptr<HttpServer> server_ =
+      Serve([this](const HttpRequest&, const HttpServer::Reply& reply) {
+        reply({.content_type = "text/event-stream", .stream = stream_});
+      });
+};
+
+TEST_F(StreamTest, PartsArriveAsTheyAreWritten) {
+  const UniqueFd fd = Asked();
+  std::string got;
+  for (const std::string part : {"one;", "two;", "three;"}) {
+    EXPECT_TRUE(stream_->Write(part));
+    while (got.find(part) == std::string::npos) {
+      char bytes[256];
+      const ssize_t count = read(fd.get(), bytes, sizeof bytes);
+      ASSERT_GT(count, 0) << got;
+      got.append(bytes, count);
+    }
+  }
+  stream_->End();
+  got += Receive(fd);
+  EXPECT_THAT(got, AllOf(HasSubstr("200 OK"), HasSubstr("text/event-stream"), HasSubstr("chunked"),
+                         testing::EndsWith("0\r\n\r\n")));
+  EXPECT_FALSE(stream_->Write("more"));
+}
+
+TEST_F(StreamTest, WhoWritesLearnsThatTheReaderHasGone) {
+  Asked();
+  EXPECT_TRUE(WritesFail("part"));
+}
+
+TEST_F(StreamTest, AReaderThatDoesNotReadEndsIt) {
+  const UniqueFd fd = Asked();
+  EXPECT_TRUE(WritesFail(std::string(1 << 20, 'x')));
+}
+
+TEST_F(StreamTest, EndsWithItsServer) {
+  const UniqueFd fd = Asked();
+  EXPECT_TRUE(stream_->Write("begun"));
+  char byte;
+  ASSERT_EQ(read(fd.get(), &byte, 1), 1) << "the server sends";
+  const auto begin = steady_clock::now();
+  server_.reset();
+  EXPECT_LT(steady_clock::now() - begin, std::chrono::milliseconds(500));
+  EXPECT_FALSE(stream_->Write("too late"));
+  EXPECT_THAT(Receive(fd), HasSubstr("begun"));
 }
 
 TEST(HttpServerTest, RefusalsNameTheOptions) {
