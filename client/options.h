@@ -136,13 +136,18 @@ struct DataOptions {
   int64_t rows = 3;
   int64_t steps = 100;
 };
+// Files that stand for the checkpoint's own; empty: those.
+struct TextOptions {
+  std::string chat_template;
+  std::string tokenizer;
+};
 struct GenerateOptions {
   std::string checkpoint;
+  TextOptions text;
   std::vector<std::string> prompts;
-  bool chat = false;          // they are what a user says
-  std::string system;         // said before that
-  std::string chat_template;  // empty: the checkpoint's
-  int64_t samples = 1;        // continuations of each prompt
+  bool chat = false;    // they are what a user says
+  std::string system;   // said before that
+  int64_t samples = 1;  // continuations of each prompt
   int64_t tokens = 200;
   int64_t context = 0;  // tokens of a text, its prompt included; 0: as trained
   std::vector<std::string> stops;
@@ -151,13 +156,15 @@ struct GenerateOptions {
   double top_p = 1;
   double min_p = 0;
   double repetition_penalty = 1;
+  double presence_penalty = 0;
+  double frequency_penalty = 0;
   int64_t seed = 1;
 };
 struct ServeOptions {
   std::string checkpoint;
-  int64_t context = 0;        // tokens of a text, its prompt included; 0: as trained
-  int64_t texts = 4;          // side by side
-  std::string chat_template;  // empty: the checkpoint's
+  int64_t context = 0;  // tokens of a text, its prompt included; 0: as trained
+  int64_t texts = 4;    // side by side
+  TextOptions text;
   std::string listen = "127.0.0.1:8000";
   bool insecure = false;
   std::string tls_cert, tls_key, tls_ca;
@@ -165,10 +172,9 @@ struct ServeOptions {
 struct EvalOptions {
   std::string checkpoint;
   std::vector<std::string> data;
-  int64_t length = 0;         // tokens of a row; 0: as trained
-  int64_t batch = 8;          // rows at a time
-  std::string chat_template;  // empty: the job's
-  std::string tokenizer;      // empty: the checkpoint's
+  int64_t length = 0;  // tokens of a row; 0: as trained
+  int64_t batch = 8;   // rows at a time
+  TextOptions text;
 };
 struct CertsOptions {
   enum Action { kInit, kIssue, kRotate, kList, kToken };

@@ -18,6 +18,14 @@ CLI::Validator Within(double least, double most) {
   return within;
 }
 
+// Returns the one of the template.
+CLI::Option* AddTextOptions(CLI::App* command, TextOptions* options) {
+  command->add_option("--tokenizer", options->tokenizer,
+                      "bytes, tokenizer.json or *.model; without it the checkpoint's");
+  return command->add_option("--chat-template", options->chat_template,
+                             "Template of conversations (.jinja); without it the checkpoint's");
+}
+
 }  // namespace
 
 void AddGenerateOptions(CLI::App* generate, GenerateOptions* options) {
@@ -28,10 +36,7 @@ void AddGenerateOptions(CLI::App* generate, GenerateOptions* options) {
   CLI::Option* chat = generate->add_flag(
       "--chat", options->chat, "Prompts are what a user says: answer them by the chat template");
   generate->add_option("--system", options->system, "What the system says before")->needs(chat);
-  generate
-      ->add_option("--chat-template", options->chat_template,
-                   "Template of conversations (.jinja); without it the checkpoint's")
-      ->needs(chat);
+  AddTextOptions(generate, &options->text)->needs(chat);
   generate->add_option("--samples", options->samples, "Continuations of each prompt")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
@@ -67,6 +72,16 @@ void AddGenerateOptions(CLI::App* generate, GenerateOptions* options) {
                    "What the text has already gets less likely by this factor")
       ->capture_default_str()
       ->check(Within(0.01, 100));
+  generate
+      ->add_option("--presence-penalty", options->presence_penalty,
+                   "What was added already gets less likely by this, once")
+      ->capture_default_str()
+      ->check(Within(-2, 2));
+  generate
+      ->add_option("--frequency-penalty", options->frequency_penalty,
+                   "... and by this for each time that it was added")
+      ->capture_default_str()
+      ->check(Within(-2, 2));
   generate->add_option("--seed", options->seed, "Seed of the sampling")->capture_default_str();
 }
 
@@ -82,8 +97,7 @@ void AddServeOptions(CLI::App* serve, ServeOptions* options) {
   serve->add_option("--texts", options->texts, "Texts that are completed side by side")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  serve->add_option("--chat-template", options->chat_template,
-                    "Template of conversations (.jinja); without it the checkpoint's");
+  AddTextOptions(serve, &options->text);
   serve->add_flag("--insecure", options->insecure, "Plain HTTP where other machines reach it");
   serve->add_option("--tls-cert", options->tls_cert, "Certificate of the server, PEM");
   serve->add_option("--tls-key", options->tls_key, "Its key, PEM");
@@ -100,10 +114,7 @@ void AddEvalOptions(CLI::App* eval, EvalOptions* options) {
                    "Tokens of a row; 0: as it was trained, at most 1024 where no job says it")
       ->capture_default_str()
       ->check(CLI::Range(0, 1'000'000'000));
-  eval->add_option("--chat-template", options->chat_template,
-                   "Template of conversations (.jinja); without it the job's");
-  eval->add_option("--tokenizer", options->tokenizer,
-                   "bytes, tokenizer.json or *.model; without it the checkpoint's");
+  AddTextOptions(eval, &options->text);
   eval->add_option("--batch", options->batch, "Rows at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 65'536));

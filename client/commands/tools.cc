@@ -73,6 +73,13 @@ int WithProgram(const GlobalOptions& global, const std::string& subcommand,
   return status.ok() ? *status : Fail(global, status.status());
 }
 
+void AddTo(std::vector<std::string>* arguments, const TextOptions& options) {
+  for (const auto& [option, file] : {std::pair("--chat-template", &options.chat_template),
+                                     std::pair("--tokenizer", &options.tokenizer)}) {
+    if (!file->empty()) arguments->insert(arguments->end(), {option, *file});
+  }
+}
+
 }  // namespace
 
 int ToolCommand(const GlobalOptions& global, const ToolOptions& options) {
@@ -109,38 +116,42 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
   }
   const std::vector<std::string> shape = {"--context", absl::StrCat(options.context), "--texts",
                                           absl::StrCat(texts)};
-  return WithProgram(
-      global, "generate-program", shape, options.checkpoint, [&](const std::string& /*folder*/) {
-        std::vector<std::string> arguments = {"generate",
-                                              "--samples",
-                                              absl::StrCat(options.samples),
-                                              "--tokens",
-                                              absl::StrCat(options.tokens),
-                                              "--temperature",
-                                              Exactly(options.temperature),
-                                              "--top-k",
-                                              absl::StrCat(options.top_k),
-                                              "--top-p",
-                                              Exactly(options.top_p),
-                                              "--min-p",
-                                              Exactly(options.min_p),
-                                              "--repetition-penalty",
-                                              Exactly(options.repetition_penalty),
-                                              "--seed",
-                                              absl::StrCat(options.seed),
-                                              "-o",
-                                              global.json() ? "json" : "text"};
-        if (options.chat) arguments.push_back("--chat");
-        if (!options.system.empty()) arguments.push_back(absl::StrCat("--system=", options.system));
-        if (!options.chat_template.empty())
-          arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
-        // In one word each: a text may begin with dashes.
-        for (const std::string& prompt : options.prompts)
-          arguments.push_back(absl::StrCat("--prompt=", prompt));
-        for (const std::string& stop : options.stops)
-          arguments.push_back(absl::StrCat("--stop=", stop));
-        return arguments;
-      });
+  return WithProgram(global, "generate-program", shape, options.checkpoint,
+                     [&](const std::string& /*folder*/) {
+                       std::vector<std::string> arguments = {"generate",
+                                                             "--samples",
+                                                             absl::StrCat(options.samples),
+                                                             "--tokens",
+                                                             absl::StrCat(options.tokens),
+                                                             "--temperature",
+                                                             Exactly(options.temperature),
+                                                             "--top-k",
+                                                             absl::StrCat(options.top_k),
+                                                             "--top-p",
+                                                             Exactly(options.top_p),
+                                                             "--min-p",
+                                                             Exactly(options.min_p),
+                                                             "--repetition-penalty",
+                                                             Exactly(options.repetition_penalty),
+                                                             "--presence-penalty",
+                                                             Exactly(options.presence_penalty),
+                                                             "--frequency-penalty",
+                                                             Exactly(options.frequency_penalty),
+                                                             "--seed",
+                                                             absl::StrCat(options.seed),
+                                                             "-o",
+                                                             global.json() ? "json" : "text"};
+                       if (options.chat) arguments.push_back("--chat");
+                       if (!options.system.empty())
+                         arguments.push_back(absl::StrCat("--system=", options.system));
+                       AddTo(&arguments, options.text);
+                       // In one word each: a text may begin with dashes.
+                       for (const std::string& prompt : options.prompts)
+                         arguments.push_back(absl::StrCat("--prompt=", prompt));
+                       for (const std::string& stop : options.stops)
+                         arguments.push_back(absl::StrCat("--stop=", stop));
+                       return arguments;
+                     });
 }
 
 int ServeCommand(const GlobalOptions& global, const ServeOptions& options) {
@@ -150,8 +161,7 @@ int ServeCommand(const GlobalOptions& global, const ServeOptions& options) {
       global, "generate-program", shape, options.checkpoint, [&](const std::string& /*folder*/) {
         std::vector<std::string> arguments = {"serve", "--listen", options.listen, "-o",
                                               global.json() ? "json" : "text"};
-        if (!options.chat_template.empty())
-          arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
+        AddTo(&arguments, options.text);
         if (options.insecure) arguments.push_back("--insecure");
         for (const auto& [option, file] :
              {std::pair("--tls-cert", &options.tls_cert), std::pair("--tls-key", &options.tls_key),
@@ -173,10 +183,7 @@ int EvalCommand(const GlobalOptions& global, const EvalOptions& options) {
                                               global.json() ? "json" : "table"};
         for (const std::string& data : options.data)
           arguments.insert(arguments.end(), {"--data", data});
-        if (!options.chat_template.empty())
-          arguments.insert(arguments.end(), {"--chat-template", options.chat_template});
-        if (!options.tokenizer.empty())
-          arguments.insert(arguments.end(), {"--tokenizer", options.tokenizer});
+        AddTo(&arguments, options.text);
         return arguments;
       });
 }

@@ -8,11 +8,13 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "nlohmann/json.hpp"
+#include "worker/tools/growing_texts.h"
 
 namespace terrace {
 namespace {
@@ -52,12 +54,8 @@ struct Harmless {
 const std::vector<Harmless>& HarmlessKeys() {
   static const std::vector<Harmless> keys = {{"model", json(json::value_t::discarded)},
                                              {"user", json(json::value_t::discarded)},
-                                             {"stream", false},
                                              {"best_of", 1},
-                                             {"suffix", ""},
-                                             {"frequency_penalty", 0},
-                                             {"presence_penalty", 0},
-                                             {"logit_bias", json::object()}};
+                                             {"suffix", ""}};
   return keys;
 }
 
@@ -69,6 +67,7 @@ class Reader {
   absl::StatusOr<CompletionRequest> Read() {
     RETURN_IF_ERROR(ReadPrompts());
     RETURN_IF_ERROR(ReadNumbers());
+    RETURN_IF_ERROR(ReadSwitches());
     RETURN_IF_ERROR(ReadStops());
     for (const auto& [key, value] : request_.items()) {
       if (!known_.contains(key)) RETURN_IF_ERROR(CheckHarmless(key, value));
@@ -145,14 +144,56 @@ class Reader {
     RETURN_IF_ERROR(Read("top_k", 0, kAny, &sampler.top_k));
     RETURN_IF_ERROR(Read("min_p", 0, 1, &sampler.min_p));
     RETURN_IF_ERROR(Read("repetition_penalty", 0.01, 100, &sampler.repetition_penalty));
+    constexpr double kPenaltyMax = 2;
+    RETURN_IF_ERROR(Read("presence_penalty", -kPenaltyMax, kPenaltyMax, &sampler.presence_penalty));
+    RETURN_IF_ERROR(
+        Read("frequency_penalty", -kPenaltyMax, kPenaltyMax, &sampler.frequency_penalty));
+    RETURN_IF_ERROR(ReadBias());
     RETURN_IF_ERROR(Read("seed", std::numeric_limits<int32_t>::min(), kAny * kAny, &seed));
     RETURN_IF_ERROR(Read("logprobs", 0, kLogprobsMax, &logprobs));
     sampler.seed = static_cast<uint64_t>(seed);
     if (logprobs >= 0) read_.logprobs = logprobs;
-    if (const json* echo = Find("echo"); echo != nullptr) {
-      if (!echo->is_boolean()) return Refuse("echo", *echo, "be true or false");
-      read_.echo = echo->get<bool>();
+    return absl::OkStatus();
+  }
+
+  // {"token": what its logit gains}
+  absl::Status ReadBias() {
+    constexpr double kBiasMax = 100;
+    const json* biases = Find("logit_bias");
+    if (biases == nullptr) return absl::OkStatus();
+    if (!biases->is_object()) return Refuse("logit_bias", *biases, "be an object of tokens");
+    for (const auto& [token, bias] : biases->items()) {
+      int64_t id = -1;
+      if (!absl::SimpleAtoi(token, &id) || id < 0 || id >= limits_.vocabulary)
+        return Refuse("logit_bias", token, absl::StrCat("name tokens below ", limits_.vocabulary));
+      if (!bias.is_number() || std::abs(bias.get<double>()) > kBiasMax)
+        return Refuse("logit_bias", bias, "give a number from -100 to 100");
+      read_.each.sampler.logit_bias.emplace_back(static_cast<int32_t>(id), bias.get<double>());
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSwitches() {
+    RETURN_IF_ERROR(ReadSwitch("echo", &read_.echo));
+    RETURN_IF_ERROR(ReadSwitch("stream", &read_.stream));
+    if (read_.stream && read_.echo) return Refuse("echo", true, "be false with stream");
+    const json* options = Find("stream_options");
+    if (options == nullptr) return absl::OkStatus();
+    if (!read_.stream || !options->is_object())
+      return Refuse("stream_options", *options, "be an object, and stand beside stream: true");
+    for (const auto& [key, value] : options->items()) {
+      if (key != "include_usage" || !value.is_boolean())
+        return Refuse("stream_options", *options, "have include_usage alone: true or false");
+      read_.usage = value.get<bool>();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSwitch(const char* key, bool* on) {
+    const json* value = Find(key);
+    if (value == nullptr) return absl::OkStatus();
+    if (!value->is_boolean()) return Refuse(key, *value, "be true or false");
+    *on = value->get<bool>();
     return absl::OkStatus();
   }
 
@@ -199,44 +240,22 @@ class Reader {
   CompletionRequest read_;
 };
 
-// A token as a text of its own; bytes that are none are written as \xe9.
-std::string TokenText(const Tokenizer& tokenizer, int32_t id) {
-  return CleanText(tokenizer.Decode({id}));
-}
-
-// What the tokens from `first` on are, as texts of their own, with their scores.
-json LogprobsJson(const Choice& choice, int64_t first, const Tokenizer& tokenizer) {
-  json tokens = json::array(), logprobs = json::array(), top = json::array(),
-       offsets = json::array();
-  // Nothing stands before the first token of a text: it has no score.
-  auto score = choice.scores.begin();
-  size_t offset = 0;
-  for (int64_t i = first; i < std::ssize(choice.ids); ++i) {
-    const std::string text = TokenText(tokenizer, choice.ids[i]);
-    tokens.push_back(text);
-    offsets.push_back(offset);
-    offset += text.size();
-    if (i == 0 || score == choice.scores.end()) {
-      logprobs.push_back(nullptr);
-      top.push_back(nullptr);
-      continue;
-    }
-    logprobs.push_back(score->logprob);
-    json likeliest = json::object();
-    // Of tokens that look alike the likeliest counts.
-    for (const auto& [id, logprob] : score->likeliest)
-      likeliest.emplace(TokenText(tokenizer, id), logprob);
-    top.push_back(std::move(likeliest));
-    ++score;
+// A chat says whether log probabilities are wanted and how many of the likeliest tokens in two
+// keys; afterwards `logprobs` says both.
+absl::Status ReadChatLogprobs(json* request) {
+  const json wanted = request->value("logprobs", json()),
+             top = request->value("top_logprobs", json());
+  if (!wanted.is_null() && !wanted.is_boolean())
+    return Refuse("logprobs", wanted, "be true or false in a chat");
+  request->erase("logprobs");
+  request->erase("top_logprobs");
+  const bool on = wanted == true;
+  if (!top.is_null() && !on) return Refuse("top_logprobs", top, "stand beside logprobs: true");
+  if (!top.is_null() && (!top.is_number_integer() || top < 0 || top > kLogprobsMax)) {
+    return Refuse("top_logprobs", top, absl::StrCat("be a whole number from 0 to ", kLogprobsMax));
   }
-  return {{"tokens", std::move(tokens)},
-          {"token_logprobs", std::move(logprobs)},
-          {"top_logprobs", std::move(top)},
-          {"text_offset", std::move(offsets)}};
-}
-
-std::string Line(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  if (on) (*request)["logprobs"] = top.is_null() ? json(0) : top;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -250,33 +269,6 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(std::string_view text,
         "the body must be a JSON object of at most 64 levels, as {\"prompt\": \"Once\"}");
   }
   return Reader(request, tokenizer, limits).Read();
-}
-
-std::string CompletionJson(const CompletionRequest& request, const CompletionAnswer& answer,
-                           const Tokenizer& tokenizer) {
-  json choices = json::array();
-  int64_t prompt_tokens = 0, new_tokens = 0;
-  for (size_t i = 0; i < answer.choices.size(); ++i) {
-    const Choice& choice = answer.choices[i];
-    const size_t prompt = i / request.choices;
-    const std::string before = request.echo ? request.texts[prompt] : "";
-    json made = {{"index", i}, {"text", before + choice.text}, {"finish_reason", choice.finish}};
-    made["logprobs"] = nullptr;
-    if (request.logprobs.has_value())
-      made["logprobs"] = LogprobsJson(choice, request.echo ? 0 : choice.prompt_tokens, tokenizer);
-    choices.push_back(std::move(made));
-    if (i % request.choices == 0) prompt_tokens += choice.prompt_tokens;
-    new_tokens += std::ssize(choice.ids) - choice.prompt_tokens;
-  }
-  return Line({{"id", answer.id},
-               {"object", "text_completion"},
-               {"created", answer.created_unix},
-               {"model", answer.model},
-               {"choices", std::move(choices)},
-               {"usage",
-                {{"prompt_tokens", prompt_tokens},
-                 {"completion_tokens", new_tokens},
-                 {"total_tokens", prompt_tokens + new_tokens}}}});
 }
 
 absl::StatusOr<ChatRequest> ReadChatRequest(std::string_view text) {
@@ -301,10 +293,7 @@ absl::StatusOr<ChatRequest> ReadChatRequest(std::string_view text) {
   for (const char* key : {"prompt", "echo"}) {
     if (request.contains(key)) return Refuse(key, request[key], "be left out of a chat");
   }
-  if (const json logprobs = request.value("logprobs", json()); !logprobs.is_null()) {
-    if (logprobs != false) return Refuse("logprobs", logprobs, "be false or left out of a chat");
-    request.erase("logprobs");
-  }
+  RETURN_IF_ERROR(ReadChatLogprobs(&request));
   const auto dumped = [](const json& value) {
     return value.dump(-1, ' ', true, json::error_handler_t::replace);
   };
@@ -322,33 +311,6 @@ absl::StatusOr<CompletionRequest> ReadAnswerRequest(const ChatRequest& chat,
     request["max_tokens"] = std::max<int64_t>(limits.max_length - std::ssize(ids), 0);
   request["prompt"] = ids;
   return Reader(request, tokenizer, limits).Read();
-}
-
-std::string ChatJson(const CompletionAnswer& answer) {
-  json choices = json::array();
-  int64_t new_tokens = 0;
-  for (size_t i = 0; i < answer.choices.size(); ++i) {
-    const Choice& choice = answer.choices[i];
-    choices.push_back({{"index", i},
-                       {"message", {{"role", "assistant"}, {"content", choice.text}}},
-                       {"logprobs", nullptr},
-                       {"finish_reason", choice.finish}});
-    new_tokens += std::ssize(choice.ids) - choice.prompt_tokens;
-  }
-  const int64_t prompt_tokens = answer.choices.front().prompt_tokens;
-  return Line({{"id", answer.id},
-               {"object", "chat.completion"},
-               {"created", answer.created_unix},
-               {"model", answer.model},
-               {"choices", std::move(choices)},
-               {"usage",
-                {{"prompt_tokens", prompt_tokens},
-                 {"completion_tokens", new_tokens},
-                 {"total_tokens", prompt_tokens + new_tokens}}}});
-}
-
-std::string CompletionErrorJson(std::string_view message, std::string_view type) {
-  return Line({{"error", {{"message", message}, {"type", type}}}});
 }
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// Requests for completions as OpenAI's API has them (POST /v1/completions), and the answers. What
-// is asked for and not done here is refused by its name, never ignored.
+// Requests for completions as OpenAI's API has them (POST /v1/completions, /v1/chat/completions).
+// What is asked for and not done here is refused by its name, never ignored.
 //
 // Thread-safe: no state.
 //
@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "worker/data/tokenizer.h"
 #include "worker/tools/continuation.h"
-#include "worker/tools/growing_texts.h"
 
 namespace terrace {
 
@@ -26,6 +25,8 @@ struct CompletionRequest {
   ContinuationOptions each;
   bool echo = false;                // the answer begins with the prompt
   std::optional<int64_t> logprobs;  // so many of the likeliest tokens beside each token's own
+  bool stream = false;              // the answer comes in parts
+  bool usage = false;               // ... of which one counts the tokens
 };
 
 struct CompletionLimits {
@@ -50,28 +51,5 @@ absl::StatusOr<CompletionRequest> ReadAnswerRequest(const ChatRequest& chat,
                                                     const std::string& text,
                                                     const Tokenizer& tokenizer,
                                                     const CompletionLimits& limits);
-
-struct Choice {
-  std::vector<int32_t> ids;  // the prompt's and the new ones
-  int64_t prompt_tokens = 0;
-  std::string text;  // what was added
-  const char* finish = "";
-  // Where logprobs were asked for: of the prompt's tokens but the first, where there is an echo,
-  // then of the new ones.
-  std::vector<TokenScore> scores;
-};
-struct CompletionAnswer {
-  std::string id;
-  int64_t created_unix = 0;
-  std::string model;
-  std::vector<Choice> choices;
-};
-// One line of JSON.
-std::string CompletionJson(const CompletionRequest& request, const CompletionAnswer& answer,
-                           const Tokenizer& tokenizer);
-// The same of a chat.
-std::string ChatJson(const CompletionAnswer& answer);
-// {"error": {"message", "type"}}
-std::string CompletionErrorJson(std::string_view message, std::string_view type);
 
 }  // namespace terrace

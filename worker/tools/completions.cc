@@ -14,10 +14,10 @@ constexpr size_t kWaitingMax = 4096;  // choices
 
 }  // namespace
 
-bool Completions::Submit(CompletionRequest request, Reply reply) {
+bool Completions::Submit(CompletionRequest request, Listener listener) {
   const size_t choices = request.prompts.size() * request.choices;
   auto ticket = std::make_shared<Ticket>(
-      Ticket{.request = std::move(request), .reply = std::move(reply), .choices = {}});
+      Ticket{.request = std::move(request), .listener = std::move(listener), .choices = {}});
   ticket->choices.resize(choices);
   ticket->left = static_cast<int64_t>(choices);
   absl::MutexLock lock(&mutex_);
@@ -58,8 +58,10 @@ bool Completions::TakeTasks() {
     };
     if (idle) mutex_.Await(absl::Condition(&some));
     if (stopping_) return false;
-    for (int64_t place = 0; place < texts_.count() && !waiting_.empty(); ++place) {
+    for (int64_t place = 0; place < texts_.count(); ++place) {
       if (places_[place].continuation.has_value()) continue;
+      while (!waiting_.empty() && waiting_.front().ticket->left == 0) waiting_.pop_front();
+      if (waiting_.empty()) break;
       taken.emplace_back(place, std::move(waiting_.front()));
       waiting_.pop_front();
     }
@@ -76,6 +78,8 @@ void Completions::Begin(int64_t place, Task task) {
   begun.task = std::move(task);
   begun.scores.clear();
   begun.begins = true;
+  begun.told = 0;
+  begun.told_bytes = 0;
   texts_.Clear(place);
   // A prompt that is not shown needs no scores.
   texts_.Append(place, prompt, request.each.tokens, request.echo ? request.logprobs : std::nullopt);
@@ -84,16 +88,42 @@ void Completions::Begin(int64_t place, Task task) {
 // After a pass: the scores of the prompt, then a token.
 void Completions::Continue(int64_t place) {
   Place& at = places_[place];
+  if (at.task.ticket->left == 0) return Free(place);
   Continuation& text = *at.continuation;
   if (std::exchange(at.begins, false)) at.scores = texts_.scores(place);
-  if (text.done()) return End(place);  // no tokens were asked for
   const std::span<const float> logits = texts_.logits(place);
-  if (text.Add(logits)) {
+  if (!text.done() && text.Add(logits)) {  // done: no tokens were asked for
     if (const auto& logprobs = at.task.ticket->request.logprobs; logprobs.has_value())
       at.scores.push_back(ScoreOf(logits, text.ids().back(), *logprobs));
   }
+  if (!Tell(place)) return Free(place);
   if (text.done()) return End(place);
   texts_.Append(place, std::span(text.ids()).last(1), 0);
+}
+
+// Gives what is new of a text to whoever reads it in parts. False where nobody does any more.
+bool Completions::Tell(int64_t place) {
+  Place& at = places_[place];
+  Ticket& ticket = *at.task.ticket;
+  if (!ticket.listener.part) return true;
+  Continuation& text = *at.continuation;
+  const std::string_view shown = text.Shown();
+  const auto ids = std::span(text.ids()).subspan(text.prompt_tokens() + at.told);
+  // Nothing can be shown while a character or a stop is not whole.
+  if (shown.empty() && !text.done()) return true;
+  const auto scores = std::span(at.scores);
+  const bool heard =
+      ticket.listener.part({.index = at.task.choice,
+                            .first = at.told == 0,
+                            .text = shown,
+                            .ids = ids,
+                            .scores = scores.empty() ? scores : scores.last(ids.size()),
+                            .offset = at.told_bytes,
+                            .finish = text.finish()});
+  at.told += std::ssize(ids);
+  for (const int32_t id : ids) at.told_bytes += tokenizer_.Decode({id}).size();
+  if (!heard) ticket.left = 0;
+  return heard;
 }
 
 void Completions::End(int64_t place) {
@@ -105,9 +135,14 @@ void Completions::End(int64_t place) {
                                      .text = text.text(),
                                      .finish = text.finish(),
                                      .scores = std::move(at.scores)};
-  at.continuation.reset();
+  Free(place);
+  if (--ticket->left == 0) ticket->listener.reply(std::move(ticket->choices));
+}
+
+void Completions::Free(int64_t place) {
+  places_[place].task = {};
+  places_[place].continuation.reset();
   texts_.Clear(place);
-  if (--ticket->left == 0) ticket->reply(std::move(ticket->choices));
 }
 
 void Completions::AnswerAll(const absl::Status& status) {
@@ -124,7 +159,7 @@ void Completions::AnswerAll(const absl::Status& status) {
   for (const Task& task : tasks) {
     if (task.ticket->left == 0) continue;  // another of its choices was here
     task.ticket->left = 0;
-    task.ticket->reply(status);
+    task.ticket->listener.reply(status);
   }
 }
 

@@ -58,7 +58,7 @@ Continuation::Continuation(const ContinuationOptions& options, const Tokenizer& 
 }
 
 bool Continuation::Add(std::span<const float> logits) {
-  const int32_t id = sampler_.Next(logits, ids_);
+  const int32_t id = sampler_.Next(logits, ids_, prompt_tokens_);
   const std::vector<int32_t>& ends = tokenizer_.special_tokens().stops;
   if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
     finish_ = "stop";

@@ -181,31 +181,17 @@ class EvalTexts {
 
   absl::Status ReadTokenizer(const std::string& path) {
     if (tokenizer_ != nullptr) return absl::OkStatus();
-    if (!options_.tokenizer.empty()) {
-      auto given = Tokenizer::Load(options_.tokenizer);
-      if (!given.ok()) {
-        return absl::Status(given.status().code(),
-                            absl::StrCat("--tokenizer: ", given.status().message()));
-      }
-      tokenizer_ = *std::move(given);
-      return absl::OkStatus();
-    }
     const bool named = std::any_of(data_.train().begin(), data_.train().end(), [](const auto& of) {
       const auto kind = DataFileKindOf(of);
       return kind.ok() && *kind != DataFileKind::kTokens;
     });
-    if (!named && data_.tokenizer() == "bytes") {
+    if (!named && data_.tokenizer() == "bytes" && options_.tokenizer.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           path,
           ": a text needs a tokenizer, and the checkpoint's job read token files and named "
           "none; name one with --tokenizer, or give token files (.bin)"));
     }
-    auto own = TokenizerOfCheckpoint(options_.checkpoint);
-    if (!own.ok()) {
-      return absl::Status(own.status().code(),
-                          absl::StrCat(own.status().message(), "; name one with --tokenizer"));
-    }
-    tokenizer_ = *std::move(own);
+    ASSIGN_OR_RETURN(tokenizer_, TokenizerFor(options_.checkpoint, options_.tokenizer));
     return absl::OkStatus();
   }
 

@@ -33,10 +33,10 @@ namespace {
 struct GenerateOptions {
   std::string program, checkpoint;
   std::vector<std::string> prompts;
-  bool chat = false;          // prompts are what a user says
-  std::string system;         // said before that; with `chat`
-  std::string chat_template;  // "": the checkpoint's
-  int64_t samples = 1;        // continuations of each prompt
+  bool chat = false;                     // prompts are what a user says
+  std::string system;                    // said before that; with `chat`
+  std::string chat_template, tokenizer;  // "": the checkpoint's
+  int64_t samples = 1;                   // continuations of each prompt
   ContinuationOptions each;
   std::string output = "text";
 };
@@ -51,8 +51,9 @@ absl::StatusOr<std::vector<std::string>> RenderedPrompts(const GenerateOptions& 
                                                          const Tokenizer& tokenizer) {
   if (!options.chat) return options.prompts;
   ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(options.checkpoint));
-  ASSIGN_OR_RETURN(ChatTemplate chat, TemplateOfCheckpoint(options.checkpoint, spec.data(), "",
-                                                           options.chat_template));
+  ASSIGN_OR_RETURN(ChatTemplate chat,
+                   TemplateOfCheckpoint(options.checkpoint, spec.data(), options.tokenizer,
+                                        options.chat_template));
   if (chat.texts.empty()) {
     return absl::InvalidArgumentError(
         "--chat: the checkpoint has no chat template; name one with --chat-template");
@@ -207,7 +208,7 @@ absl::Status Generate(const GenerateOptions& options) {
     if (stop.empty())
       return absl::InvalidArgumentError("--stop: got an empty text, must hold at least a byte");
   }
-  ASSIGN_OR_RETURN(const auto tokenizer, TokenizerOfCheckpoint(options.checkpoint));
+  ASSIGN_OR_RETURN(const auto tokenizer, TokenizerFor(options.checkpoint, options.tokenizer));
   ASSIGN_OR_RETURN(const std::vector<std::string> prompts, RenderedPrompts(options, *tokenizer));
   ASSIGN_OR_RETURN(const auto ready,
                    CheckpointVm::Open(options.program, options.checkpoint, "decode"));
@@ -240,6 +241,7 @@ void AddGenerateTool(CLI::App* app, char** argv, int* exit_code) {
   generate->add_flag("--chat", options->chat, "Prompts are what a user says");
   generate->add_option("--system", options->system, "Said before them");
   generate->add_option("--chat-template", options->chat_template, "Template (.jinja)");
+  generate->add_option("--tokenizer", options->tokenizer, "bytes, tokenizer.json or *.model");
   generate->add_option("--samples", options->samples, "Continuations of each prompt")
       ->check(CLI::Range(1, 4096));
   generate->add_option("--tokens", options->each.tokens, "Tokens to add")
@@ -264,6 +266,14 @@ void AddGenerateTool(CLI::App* app, char** argv, int* exit_code) {
       ->add_option("--repetition-penalty", options->each.sampler.repetition_penalty,
                    "Tokens that the text has lose by it")
       ->check(CLI::Range(0.01, 100.0));
+  generate
+      ->add_option("--presence-penalty", options->each.sampler.presence_penalty,
+                   "What was added loses this once")
+      ->check(CLI::Range(-2.0, 2.0));
+  generate
+      ->add_option("--frequency-penalty", options->each.sampler.frequency_penalty,
+                   "... and this each time")
+      ->check(CLI::Range(-2.0, 2.0));
   generate->add_option("--seed", options->each.sampler.seed, "Seed of the sampling");
   generate->add_option("-o", options->output, "text or json")
       ->check(CLI::IsMember({"text", "json"}));

@@ -7,11 +7,17 @@
 
 namespace terrace {
 
-int32_t Sampler::Next(std::span<const float> logits, std::span<const int32_t> text) {
+int32_t Sampler::Next(std::span<const float> logits, std::span<const int32_t> text,
+                      size_t prompt_tokens) {
   candidates_.clear();
   for (size_t i = 0; i < logits.size(); ++i)
     candidates_.push_back({.logit = logits[i], .id = static_cast<int32_t>(i)});
-  if (options_.repetition_penalty != 1) Penalise(text);
+  for (const auto& [id, bias] : options_.logit_bias) {
+    if (id >= 0 && id < std::ssize(candidates_)) candidates_[id].logit += bias;
+  }
+  if (options_.repetition_penalty != 1) PenaliseRepetition(text);
+  if (options_.presence_penalty != 0 || options_.frequency_penalty != 0)
+    PenaliseAdded(text.subspan(std::min(prompt_tokens, text.size())));
   const auto likeliest = std::min_element(candidates_.begin(), candidates_.end(), Likelier);
   if (options_.temperature <= 0) return likeliest->id;
   const double largest = likeliest->logit;
@@ -27,7 +33,7 @@ int32_t Sampler::Next(std::span<const float> logits, std::span<const int32_t> te
 }
 
 // Once for each token, however often the text has it.
-void Sampler::Penalise(std::span<const int32_t> text) {
+void Sampler::PenaliseRepetition(std::span<const int32_t> text) {
   for (const int32_t id : text) {
     if (id < 0 || id >= std::ssize(candidates_)) continue;
     Candidate& candidate = candidates_[id];
@@ -35,6 +41,17 @@ void Sampler::Penalise(std::span<const int32_t> text) {
     candidate.weight = 1;
     candidate.logit = candidate.logit > 0 ? candidate.logit / options_.repetition_penalty
                                           : candidate.logit * options_.repetition_penalty;
+  }
+}
+
+void Sampler::PenaliseAdded(std::span<const int32_t> added) {
+  constexpr double kSeen = 2;
+  for (const int32_t id : added) {
+    if (id < 0 || id >= std::ssize(candidates_)) continue;
+    Candidate& candidate = candidates_[id];
+    candidate.logit -= options_.frequency_penalty;
+    if (candidate.weight != kSeen) candidate.logit -= options_.presence_penalty;
+    candidate.weight = kSeen;
   }
 }
 

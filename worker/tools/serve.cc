@@ -30,6 +30,7 @@
 #include "worker/rank/environment.h"
 #include "worker/rank/program_file.h"
 #include "worker/tools/checkpoint_vm.h"
+#include "worker/tools/completion_answer.h"
 #include "worker/tools/completion_request.h"
 #include "worker/tools/completions.h"
 #include "worker/tools/growing_texts.h"
@@ -42,7 +43,7 @@ namespace {
 
 struct ServeOptions {
   std::string program, checkpoint;
-  std::string chat_template;  // "": the checkpoint's
+  std::string chat_template, tokenizer;  // "": the checkpoint's
   HttpListen listen;
   std::string output = "text";
 };
@@ -146,10 +147,7 @@ class Routes {
     if (chat) return AnswerChat(request.body, std::move(reply));
     auto read = ReadCompletionRequest(request.body, tokenizer_, limits_);
     if (!read.ok()) return reply(Refused(read.status()));
-    const CompletionRequest asked = *read;
-    Submit(*std::move(read), "cmpl-", reply, [this, asked](const CompletionAnswer& answer) {
-      return CompletionJson(asked, answer, tokenizer_);
-    });
+    Submit(*std::move(read), /*chat=*/false, reply);
   }
 
  private:
@@ -173,24 +171,49 @@ class Routes {
       if (!text.ok()) return reply(Refused(text.status()));
       auto read = ReadAnswerRequest(chat, *text, tokenizer_, limits_);
       if (!read.ok()) return reply(Refused(read.status()));
-      Submit(*std::move(read), "chatcmpl-", reply, ChatJson);
+      Submit(*std::move(read), /*chat=*/true, reply);
     });
   }
 
-  void Submit(CompletionRequest request, const char* prefix, const HttpServer::Reply& reply,
-              std::function<std::string(const CompletionAnswer&)> write) {
-    const std::string id = absl::StrCat(prefix, ++requests_);
+  void Submit(const CompletionRequest& request, bool chat, const HttpServer::Reply& reply) {
+    const AnswerHead head = {.chat = chat,
+                             .id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", ++requests_),
+                             .created_unix = NowUnix(),
+                             .model = model_};
+    const auto stream = std::make_shared<HttpStream>();
     const bool taken = completions_.Submit(
-        std::move(request),
-        [this, write = std::move(write), id, reply](absl::StatusOr<std::vector<Choice>> choices) {
-          if (!choices.ok())
-            return reply(ErrorResponse(503, std::string(choices.status().message())));
-          reply(JsonResponse(200, write({.id = id,
-                                         .created_unix = NowUnix(),
-                                         .model = model_,
-                                         .choices = *std::move(choices)})));
-        });
-    if (!taken) reply(ErrorResponse(429, Renderings::kTooMany));
+        request, request.stream ? InParts(request, head, stream) : Whole(request, head, reply));
+    if (!taken) return reply(ErrorResponse(429, Renderings::kTooMany));
+    if (!request.stream) return;
+    reply({.content_type = "text/event-stream",
+           .headers = {{"Cache-Control", "no-cache"}},
+           .stream = stream});
+  }
+
+  Completions::Listener Whole(const CompletionRequest& request, const AnswerHead& head,
+                              const HttpServer::Reply& reply) const {
+    return {.reply = [=, this](absl::StatusOr<std::vector<Choice>> choices) {
+      if (!choices.ok()) return reply(ErrorResponse(503, std::string(choices.status().message())));
+      reply(JsonResponse(200, AnswerJson(head, request, *choices, tokenizer_)));
+    }};
+  }
+
+  Completions::Listener InParts(const CompletionRequest& request, const AnswerHead& head,
+                                const std::shared_ptr<HttpStream>& stream) const {
+    return {.reply =
+                [=](absl::StatusOr<std::vector<Choice>> choices) {
+                  if (!choices.ok()) {
+                    stream->Write(ErrorEvent(std::string(choices.status().message())));
+                  } else {
+                    if (request.usage) stream->Write(UsageEvent(head, request, *choices));
+                    stream->Write(LastEvent());
+                  }
+                  stream->End();
+                },
+            .part =
+                [=, this](const ChoicePart& part) {
+                  return stream->Write(PartEvent(head, part, tokenizer_));
+                }};
   }
 
   const std::string model_;
@@ -210,7 +233,7 @@ std::string NameOf(const std::string& checkpoint) {
 absl::Status Serve(const ServeOptions& options) {
   // Before other threads exist, so that these do not take the signals.
   ASSIGN_OR_RETURN(StopSignals signals, StopSignals::Block(/*watch_parent=*/true));
-  ASSIGN_OR_RETURN(const auto tokenizer, TokenizerOfCheckpoint(options.checkpoint));
+  ASSIGN_OR_RETURN(const auto tokenizer, TokenizerFor(options.checkpoint, options.tokenizer));
   ASSIGN_OR_RETURN(const auto ready,
                    CheckpointVm::Open(options.program, options.checkpoint, "score"));
   ASSIGN_OR_RETURN(GrowingTexts texts, GrowingTexts::Create(ready->program(), &ready->vm()));
@@ -218,8 +241,9 @@ absl::Status Serve(const ServeOptions& options) {
   const CompletionLimits limits = {.max_length = texts.max_length(),
                                    .vocabulary = ready->program().rules().vocabulary()};
   ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecOfCheckpoint(options.checkpoint));
-  ASSIGN_OR_RETURN(ChatTemplate chat, TemplateOfCheckpoint(options.checkpoint, spec.data(), "",
-                                                           options.chat_template));
+  ASSIGN_OR_RETURN(ChatTemplate chat,
+                   TemplateOfCheckpoint(options.checkpoint, spec.data(), options.tokenizer,
+                                        options.chat_template));
   const bool has_template = !chat.texts.empty();
   ChatRenderer renderer(std::move(chat),
                         {.finds_special_tokens = tokenizer->finds_special_tokens(), .asks = true},
@@ -269,6 +293,7 @@ void AddServeTool(CLI::App* app, char** argv, int* exit_code) {
   serve->add_option("--program", options->program, "Program that generates and scores")->required();
   serve->add_option("--checkpoint", options->checkpoint, "Checkpoint folder")->required();
   serve->add_option("--chat-template", options->chat_template, "Template (.jinja)");
+  serve->add_option("--tokenizer", options->tokenizer, "bytes, tokenizer.json or *.model");
   serve->add_option("--listen", options->listen.address, "host:port; port 0 takes a free one");
   serve->add_flag("--insecure", options->listen.insecure, "Plain HTTP for other machines");
   serve->add_option("--tls-cert", options->listen.tls_cert, "Certificate, PEM");

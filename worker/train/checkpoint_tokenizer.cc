@@ -52,6 +52,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::stri
   return Tokenizer::Load(trained, spec.model().config_json());
 }
 
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFor(const std::string& checkpoint,
+                                                        const std::string& named) {
+  auto tokenizer = named.empty() ? TokenizerOfCheckpoint(checkpoint) : Tokenizer::Load(named);
+  if (tokenizer.ok()) return tokenizer;
+  const absl::Status& status = tokenizer.status();
+  return absl::Status(status.code(),
+                      named.empty() ? absl::StrCat(status.message(), "; name one with --tokenizer")
+                                    : absl::StrCat("--tokenizer: ", status.message()));
+}
+
 absl::StatusOr<ChatTemplate> TemplateOfCheckpoint(const std::string& checkpoint,
                                                   const v1::DataSpec& data, std::string tokenizer,
                                                   std::string file) {

@@ -25,6 +25,11 @@ absl::StatusOr<v1::JobSpec> SpecOfCheckpoint(const std::string& checkpoint);
 // that the job names. NOT_FOUND when there is neither.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOfCheckpoint(const std::string& checkpoint);
 
+// The one that an option --tokenizer names, "bytes" or a file; where it names none ("") the
+// checkpoint's.
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFor(const std::string& checkpoint,
+                                                        const std::string& named);
+
 // The template of conversations that belongs to the checkpoint: `file`, a .jinja file, where one is
 // named; the copy of data.chat_template in its folder; that of `tokenizer`, or where that is "" of
 // the checkpoint's own.

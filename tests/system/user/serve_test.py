@@ -37,6 +37,14 @@ class ServeTest(TerraceTest):
         self.assertEqual(code, 200, answer)
         return answer
 
+    def parts(self, body, path="/v1/completions"):
+        body = {"temperature": 0, "max_tokens": 12, "stream": True, **body}
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, json.dumps(body).encode()), timeout=60) as response:
+            self.assertEqual(response.headers["Content-Type"], "text/event-stream")
+            events = response.read().decode().split("\n\n")
+        self.assertEqual(events[-2:], ["data: [DONE]", ""])
+        return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+
     def test_completions_over_http(self):
         job = self.job({"model.config": LLAMA, "data.sequence_length": CONTEXT, "train.steps": 150, "train.optimizer": {"lr": 1e-2}})
         checkpoint = self.train(job).done["checkpoint"]
@@ -81,13 +89,54 @@ class ServeTest(TerraceTest):
             self.assertEqual(drawn[0], drawn[1])
             self.assertNotEqual(drawn[0], drawn[2])
 
+        with self.subTest("a bias and penalties"):
+            self.assertEqual(self.complete("the", logit_bias={str(ord("q")): 100}, max_tokens=3)["choices"][0]["text"], "qqq")
+            drawn = self.complete("the", presence_penalty=2, frequency_penalty=2, max_tokens=40)["choices"][0]["text"]
+            plain = self.complete("the", max_tokens=40)["choices"][0]["text"]
+            self.assertGreater(len(set(drawn)), len(set(plain)), (drawn, plain))
+            added = self.terrace("generate", checkpoint, "--prompt", "the", "--tokens", 40, "--temperature", 0, "--presence-penalty", 2,
+                                 "--frequency-penalty", 2, "-o", "json").json()["text"]
+            self.assertEqual(added, drawn)
+
+        with self.subTest("in parts as they come"):
+            parts = self.parts({"prompt": prompts[:2], "n": 2, "logprobs": 1, "stream_options": {"include_usage": True}})
+            whole = self.complete(prompts[:2], n=2, logprobs=1)
+            self.assertEqual(parts.pop()["usage"], whole["usage"])
+            self.assertEqual({(part["id"], part["object"], part["model"]) for part in parts},
+                             {(parts[0]["id"], "text_completion", whole["model"])})
+            for choice in whole["choices"]:
+                of_choice = [part["choices"][0] for part in parts if part["choices"][0]["index"] == choice["index"]]
+                self.assertGreater(len(of_choice), 6)
+                self.assertEqual("".join(part["text"] for part in of_choice), choice["text"])
+                self.assertEqual([part["finish_reason"] for part in of_choice], [None] * (len(of_choice) - 1) + [choice["finish_reason"]])
+                for key, values in choice["logprobs"].items():
+                    self.assertEqual(sum((part["logprobs"][key] for part in of_choice), []), values, key)
+            stop = expected[prompts[0]][4:6]
+            ended = self.parts({"prompt": prompts[0], "stop": stop})
+            self.assertEqual("".join(part["choices"][0]["text"] for part in ended), expected[prompts[0]].split(stop)[0])
+            self.assertEqual([part["choices"][0]["finish_reason"] for part in self.parts({"prompt": "a", "max_tokens": 0})], ["length"])
+
+        with self.subTest("who stops reading makes room"):
+            body = {"prompt": ["a"] * 100, "n": 40, "max_tokens": 60, "stream": True}  # takes ten seconds and more
+            request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode())
+            with urllib.request.urlopen(request, timeout=60) as response:
+                self.assertTrue(response.readline().startswith(b"data: "))
+            begin = time.monotonic()
+            self.complete("the king")
+            self.assertLess(time.monotonic() - begin, 5)
+
         with self.subTest("what is not done is refused by name"):
             for body, words in (({}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": [256]}, "below 256"), ([], "JSON object"),
                                 (b"{", "JSON object"), (b'{"prompt":' + b"[" * 2_000_000, "64 levels"),
-                                (b'{"prompt":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "64 levels"), ({"prompt": "a", "stream": True}, "stream"), ({"prompt": "a", "tools": []}, "tools"),
+                                (b'{"prompt":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "64 levels"), ({"prompt": "a", "stream": 1}, "stream"),
+                                ({"prompt": "a", "stream": True, "echo": True}, "echo"),
+                                ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
+                                ({"prompt": "a", "stream": True, "stream_options": {"x": 1}}, "include_usage"),
+                                ({"prompt": "a", "tools": []}, "tools"),
                                 ({"prompt": "a", "max_tokens": CONTEXT}, "--context"), ({"prompt": "a", "top_p": 2}, "top_p"),
                                 ({"prompt": "a", "n": 1.5}, "n: "), ({"prompt": "a", "stop": [""]}, "stop"),
-                                ({"prompt": "a", "logit_bias": {"1": 5}}, "logit_bias")):
+                                ({"prompt": "a", "logit_bias": {"256": 5}}, "below 256"), ({"prompt": "a", "logit_bias": {"1": 101}}, "logit_bias"),
+                                ({"prompt": "a", "presence_penalty": 3}, "presence_penalty")):
                 code, answer = self.ask(body)
                 self.assertEqual((code, answer["error"]["type"]), (400, "invalid_request_error"), body)
                 self.assertIn(words, answer["error"]["message"])
@@ -131,8 +180,23 @@ class ServeTest(TerraceTest):
             choice, = answer["choices"]
             self.assertEqual(choice["message"], {"role": "assistant", "content": f"{word} it is"})
             self.assertEqual((choice["finish_reason"], answer["object"]), ("stop", "chat.completion"))
+        asked = {"messages": [{"role": "user", "content": "say no"}], "stop": ";", "logprobs": True, "top_logprobs": 2}
+        code, whole = self.ask({"temperature": 0, **asked}, "/v1/chat/completions")
+        scores = whole["choices"][0]["logprobs"]["content"]
+        self.assertEqual("".join(token["token"] for token in scores), "no it is;")
+        for token in scores:
+            self.assertEqual(bytes(token["bytes"]).decode(), token["token"])
+            self.assertEqual(token["top_logprobs"][0], {key: token[key] for key in ("token", "logprob", "bytes")}, "the likeliest was taken")
+            self.assertEqual(len(token["top_logprobs"]), 2)
+        parts = [part["choices"][0] for part in self.parts(asked, "/v1/chat/completions")]
+        self.assertEqual(parts[0]["delta"]["role"], "assistant")
+        self.assertEqual("".join(part["delta"]["content"] for part in parts), "no it is")
+        self.assertEqual(sum((part["logprobs"]["content"] for part in parts), []), scores)
+        self.assertEqual((parts[-1]["finish_reason"], parts[0]["finish_reason"]), ("stop", None))
         for body, words in (({}, "messages"), ({"messages": []}, "at least one message"), ({"messages": [{"role": "x", "content": "a"}]}, "role"),
-                            ({"messages": [{"role": "user", "content": "a"}], "logprobs": True}, "logprobs"),
+                            ({"messages": [{"role": "user", "content": "a"}], "logprobs": 1}, "logprobs"),
+                            ({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}, "logprobs: true"),
+                            ({"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 21}, "0 to 20"),
                             ({"messages": [{"role": "user", "content": "a" * 40}]}, "context")):
             code, answer = self.ask(body, "/v1/chat/completions")
             self.assertEqual(code, 400, body)

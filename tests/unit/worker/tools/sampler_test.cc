@@ -82,6 +82,27 @@ TEST(SamplerTest, WhatTheTextHasLosesOnceWhateverItsSign) {
       << "1.5 is left";
 }
 
+TEST(SamplerTest, WhatWasAddedLosesOnceAndForEachTime) {
+  const std::vector<int32_t> text = {0, 1, 1, 2};
+  constexpr size_t kPrompt = 1;
+  Sampler presence({.temperature = 0, .presence_penalty = 1});
+  EXPECT_EQ(presence.Next(std::vector<float>{1, 1.9f, 0.5f}, text, kPrompt), 0);
+  EXPECT_EQ(presence.Next(std::vector<float>{1, 2.1f, 0.5f}, text, kPrompt), 1);
+  Sampler frequency({.temperature = 0, .frequency_penalty = 1});
+  EXPECT_EQ(frequency.Next(std::vector<float>{1, 2.9f, 0.5f}, text, kPrompt), 0);
+  EXPECT_EQ(frequency.Next(std::vector<float>{1, 3.1f, 0.5f}, text, kPrompt), 1);
+  EXPECT_EQ(frequency.Next(std::vector<float>{1, 0, 1.5f}, text, kPrompt), 0);
+  Sampler both({.temperature = 0, .presence_penalty = -2, .frequency_penalty = 1});
+  EXPECT_EQ(both.Next(std::vector<float>{1.4f, 1, 0.5f}, text, kPrompt), 2) << "1.5 is most";
+}
+
+TEST(SamplerTest, ABiasIsAddedBeforeThePenalties) {
+  Sampler sampler({.temperature = 0, .repetition_penalty = 2, .logit_bias = {{2, 4}, {9, 50}}});
+  EXPECT_EQ(sampler.Next(std::vector<float>{1, 0, -2}, std::vector<int32_t>{2}), 0)
+      << "half of 2, and of equals the first";
+  EXPECT_EQ(sampler.Next(std::vector<float>{1, 0, -1}, std::vector<int32_t>{2}), 2);
+}
+
 TEST(SamplerTest, HugeLogitsDoNotOverflow) {
   Sampler sampler({.temperature = 0.01});
   EXPECT_EQ(sampler.Next(std::vector<float>{1e30f, 0, -1e30f}), 0);
