@@ -124,9 +124,10 @@ void PrintHang(const v1::Job& job, int64_t now_ms) {
 
 void PrintRestarts(const v1::Job& job, int64_t now_ms) {
   if (job.preemptions() > 0) {
+    const std::string& by = job.preempted_by();  // itself where it gets more workers
     Line("preempted",
          absl::StrCat(job.preemptions(), job.preemptions() == 1 ? " time" : " times",
-                      job.preempted_by().empty() ? "" : ", now by job ", job.preempted_by()));
+                      by.empty() || by == job.id() ? "" : absl::StrCat(", now by job ", by)));
   }
   Line("restarts", absl::StrCat(job.restarts()));
   constexpr int kShown = 4;

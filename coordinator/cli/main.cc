@@ -184,6 +184,10 @@ void AddQueueFlags(CLI::App& app, QueueOptions& queue) {
       ->check(CLI::Range(2u, 2000u));
   span("--preempt-exempt", 0, queue.preempt_exempt_seconds,
        "that a job has had its devices for before they can be taken (5m)");
+  span("--grow-after", 0, queue.grow_after_seconds,
+       "that a job with nodes MIN:MAX has had its devices for, and that is left for it to do, "
+       "before "
+       "it starts again with more workers (1m)");
   const auto read_quotas = [&queue](const std::vector<std::string>& quotas) {
     for (const std::string& text : quotas) {
       const std::string wrong = ReadQuota(text, &queue);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/jobs/scheduler.h"
 #include "coordinator/life/job_state.h"
 
 namespace terrace {
@@ -55,6 +56,7 @@ void JobIndex::Put(const v1::Job& job) {
   SetMember(&with_gang_, job.id(), has_gang);
   SetMember(&unplanned_, job.id(), WaitsToBePlanned(job));
   SetMember(&shrinking_, job.id(), NeedsSmallerLayout(job));
+  SetMember(&elastic_, job.id(), job.state() == v1::RUNNING && IsElastic(job.spec()));
   if (WaitsToBePlaced(job)) {
     waiting_[known.number] = job.id();
   } else {
@@ -90,6 +92,7 @@ void JobIndex::Erase(std::string_view id) {
   by_number_.erase(known.number);
   waiting_.erase(known.number);
   unplanned_.erase(name);
+  elastic_.erase(name);
   shrinking_.erase(name);
   TakeFromWorkers(name, &found->second);
   const auto [begin, end] = by_directory_.equal_range(known.directory);

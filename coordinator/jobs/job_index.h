@@ -31,6 +31,8 @@ class JobIndex {
   const std::set<std::string>& unplanned() const { return unplanned_; }
   // Jobs that wait for a smaller layout.
   const std::set<std::string>& shrinking() const { return shrinking_; }
+  // Jobs that run and may have another number of workers.
+  const std::set<std::string>& elastic() const { return elastic_; }
   // All of them, by the number of their submission.
   const std::map<int64_t, std::string>& by_number() const { return by_number_; }
   // Those of with_gang() whose gang is, or was, placed on that worker.
@@ -63,6 +65,7 @@ class JobIndex {
   std::map<int64_t, std::string> waiting_;
   std::set<std::string> unplanned_;
   std::set<std::string> shrinking_;
+  std::set<std::string> elastic_;
   std::map<std::string, std::set<std::string>, std::less<>> by_worker_;
   std::multimap<std::string, std::string, std::less<>> by_directory_;
   std::multimap<std::string, std::string, std::less<>> dependents_;  // by the job before them

@@ -15,8 +15,8 @@
 // Its parts: reconciler.cc (clients, writing), reconciler_submit.cc, reconciler_pass.cc,
 // reconciler_looks.cc, reconciler_placing.cc, reconciler_queue.cc, reconciler_planning.cc,
 // reconciler_memory.cc, reconciler_stats.cc, reconciler_workers.cc, reconciler_history.cc,
-// reconciler_drain.cc, reconciler_hang.cc, reconciler_list.cc. The outside comes in through
-// ControlPorts. Used only on the control loop's thread.
+// reconciler_drain.cc, reconciler_hang.cc, reconciler_list.cc, reconciler_elastic.cc. The outside
+// comes in through ControlPorts. Used only on the control loop's thread.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -431,6 +431,20 @@ class Reconciler {
   void FinishDescent(const std::string& id, absl::StatusOr<DescendedJob> descended);
   // Also with what the job's ranks were seen to need.
   absl::StatusOr<Budget> BudgetOf(const v1::Job& job) const;
+  // With these workers alone; `shape` as of ShapeOf, "" where nothing is learned.
+  absl::StatusOr<Budget> BudgetAmong(const v1::JobSpec& spec, const std::string& shape,
+                                     std::vector<NodeView> nodes) const;
+  // With the workers that have room for the job now, its own devices counted as free;
+  // reconciler_elastic.cc, as what follows.
+  absl::StatusOr<Budget> BudgetNowFree(const v1::Job& job,
+                                       const std::vector<QueueNode>& nodes) const;
+  // A job that may have fewer workers is planned for those that are free, unless it starts soon
+  // anyway. False: it goes on waiting.
+  bool PlanForFewer(const v1::Job& job, const WaitStory& story, const std::vector<QueueNode>& nodes,
+                    int64_t unix_ms);
+  bool MayGrow(const Entry& entry, const std::vector<QueueNode>& nodes, int64_t unix_ms) const;
+  // One of the jobs that may have more workers stops, to start again with them.
+  void GrowJobs();
   // The drains, or what was learned of memory, have changed.
   void ForgetBudgets();
   void AnswerWaits();
@@ -480,6 +494,7 @@ class Reconciler {
   int64_t progress_look_ns_ = INT64_MIN;  // when unwritten_ is looked at next
   int64_t history_look_ns_ = INT64_MIN;
   int64_t sent_look_ns_ = INT64_MIN;
+  int64_t grow_look_ns_ = INT64_MIN;
   // Whether something has changed that jobs may be placed or planned for, beside the cluster.
   bool place_due_ = true, plan_due_ = true;
   uint64_t placed_version_ = 0, planned_version_ = 0;  // of the cluster, at the last run

@@ -42,12 +42,16 @@ absl::StatusOr<Budget> Reconciler::BudgetNow(const v1::JobSpec& spec) const {
   spec.layout().AppendToString(&key);
   const auto found = budgets_.find(key);
   if (found != budgets_.end()) return found->second;
-  std::vector<NodeView> nodes = KnownNodes();
+  return budgets_.try_emplace(std::move(key), BudgetAmong(spec, shape, KnownNodes())).first->second;
+}
+
+absl::StatusOr<Budget> Reconciler::BudgetAmong(const v1::JobSpec& spec, const std::string& shape,
+                                               std::vector<NodeView> nodes) const {
   for (NodeView& node : nodes) {
     const auto learned = shape.empty() ? learned_.end() : learned_.find({node.name, shape});
     if (learned != learned_.end()) node.external_bytes = learned->second;
   }
-  return budgets_.try_emplace(std::move(key), BudgetFor(spec, nodes)).first->second;
+  return BudgetFor(spec, nodes);
 }
 
 void Reconciler::ForgetBudgets() {

@@ -9,7 +9,7 @@
 #include "proto/program/grid.h"
 #include "proto/spec_changes.h"
 
-// One pass: observe, stop, plan, fall back, place, answer, write.
+// One pass: observe, stop, plan, fall back, place, grow, answer, write.
 namespace terrace {
 namespace {
 
@@ -40,6 +40,7 @@ void Reconciler::Pass() {
   FindSmallerLayouts();
   EndUnmet();
   PlaceJobs();
+  GrowJobs();
   AnswerWaits();
   FlushProgress();
   FlushHistories();

@@ -95,8 +95,10 @@ void Reconciler::PlaceJobs() {
   if (placed) {
     place_due_ = true;  // whom devices are taken from is decided when nothing else is placed
   } else {
-    for (const auto& [job, story] : first)
-      PreemptFor(*waiting[job], queue.jobs[job].need, *story, nodes, unix_ms);
+    for (const auto& [job, story] : first) {
+      if (!PlanForFewer(*waiting[job], *story, nodes, unix_ms))
+        PreemptFor(*waiting[job], queue.jobs[job].need, *story, nodes, unix_ms);
+    }
   }
   place_pace_.Took(begun_ns, clock_.MonotonicNanos());
   if (placed) ObserveJobs();  // sends the start commands

@@ -8,16 +8,11 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "coordinator/jobs/reconciler.h"
+#include "coordinator/jobs/scheduler.h"
 
 // From a job in the store that has no plan to one that has.
 namespace terrace {
 namespace {
-
-std::string Text(const Budget& budget) {
-  return absl::StrCat(budget.device, "/", budget.nodes, "/", budget.ranks, "/",
-                      budget.threads_per_rank, "/", budget.device_memory_bytes, "/",
-                      budget.external_bytes);
-}
 
 Refused RefusalOf(const absl::Status& status) {
   const std::string message(Std(status.message()));
@@ -56,8 +51,10 @@ void Reconciler::PlanOrWait(const std::string& id, Entry& entry) {
   }
   const absl::StatusOr<Budget> budget = BudgetOf(entry.job);
   if (budget.ok()) {
-    if (Text(*budget) != entry.budget) StartPlanning(id, entry, *budget);
-  } else if (!entry.job.has_plan()) {  // else PlaceJobs says what it waits for
+    const bool new_plan = entry.job.state() == v1::PENDING;  // whatever was tried before
+    if (new_plan || BudgetText(*budget) != entry.budget) StartPlanning(id, entry, *budget);
+  } else if (!entry.job.has_plan() ||
+             entry.job.state() == v1::PENDING) {  // else PlaceJobs says what it waits for
     WaitStory story = NoWorkerStory(std::string(budget.status().message()));
     if (std::string first = WaitsFirst(entry.job); !first.empty())
       story.reasons.push_back({WaitFor::kDependency, std::move(first)});
@@ -71,7 +68,7 @@ void Reconciler::StartPlanning(const std::string& id, Entry& entry, const Budget
     return;
   }
   entry.planning = true;
-  entry.budget = Text(budget);
+  entry.budget = BudgetText(budget);
   ports_.Plan(
       entry.job.spec(), budget, entry.wanted,
       [this, id](absl::StatusOr<PlannedJob> planned) { FinishPlanning(id, std::move(planned)); });
@@ -90,6 +87,10 @@ void Reconciler::FinishPlanning(const std::string& id, absl::StatusOr<PlannedJob
     if (status.ok()) status = Update(id, Planned{std::move(planned->plan)});
   } else if (lost || absl::IsUnavailable(planned.status())) {
     status = planned.status();
+  } else if (entry->job.has_plan() && IsElastic(entry->job.spec())) {
+    log::Warn("job ", id,
+              " keeps the number of workers that it was planned for: ", planned.status().message());
+    status = Update(id, Planned{entry->job.plan()});
   } else {
     status = Update(id, RefusalOf(planned.status()));
   }

@@ -98,6 +98,18 @@ absl::StatusOr<Budget> BudgetFor(const v1::JobSpec& spec, absl::Span<const NodeV
   return budget;
 }
 
+std::string BudgetText(const Budget& budget) {
+  return absl::StrCat(budget.device, "/", budget.nodes, "/", budget.ranks, "/",
+                      budget.threads_per_rank, "/", budget.device_memory_bytes, "/",
+                      budget.external_bytes);
+}
+
+bool IsElastic(const v1::JobSpec& spec) {
+  const v1::ResourceSpec& resources = spec.resources();
+  return spec.layout().dp() == 0 &&
+         resources.nodes_max() > std::max<uint32_t>(1, resources.nodes_min());
+}
+
 QueueNode QueueNodeOf(const NodeView& node) {
   QueueNode seen;
   seen.name = node.name;

@@ -47,6 +47,13 @@ QueueNode QueueNodeOf(const NodeView& node);
 QueuedJob QueuedJobOf(const v1::Job& job);
 // What all ranks of a planned job hold, by the plan.
 TierBytes BytesOf(const v1::Plan& plan);
+// Equal where two budgets ask for the same plan.
+std::string BudgetText(const Budget& budget);
+
+// It may have another number of workers than it was planned for: resources.nodes is MIN:MAX, and no
+// layout.dp pins the number.
+bool IsElastic(const v1::JobSpec& spec);
+
 // `nodes` are those that were scheduled for.
 v1::Placement PlacementOf(const QueueDecision& decision, absl::Span<const QueueNode> nodes);
 v1::Reason ReasonOf(WaitFor what);

@@ -119,6 +119,7 @@ class Rules {
     if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING, v1::PAUSED})) {
       return Illegal(job_, "it takes no plan now");
     }
+    if (HasOtherWorkers(job_, input.plan)) NoteResize(input.plan);
     *mover_.Change().mutable_plan() = input.plan;
     if (job_.state() == v1::PAUSED) return mover_.Stay();
     return mover_.To(v1::QUEUED, v1::REASON_NONE, "");
@@ -291,6 +292,15 @@ class Rules {
     return GiveBack(std::move(mover_));
   }
 
+  absl::StatusOr<Transition> operator()(const GrowAsked&) {
+    RETURN_IF_ERROR(MayStop());
+    if (job_.state() != v1::RUNNING) return Illegal(job_, "it does not run");
+    if (job_.pause_requested()) return Illegal(job_, "it stops already");
+    RETURN_IF_ERROR(LosesNothing("change of its workers", "stopped"));
+    mover_.Change().set_preempted_by(job_.id());
+    return StopToRequeue(v1::REASON_NONE);
+  }
+
   // A job that waits for others keeps its epoch: it is 0 until the job has started once.
   absl::StatusOr<Transition> operator()(const RestoredFromBackup& input) {
     constexpr char kWhy[] = "the coordinator's state was restored from a backup";
@@ -314,6 +324,26 @@ class Rules {
   }
 
  private:
+  // It has trained, and goes on with more or fewer workers than before.
+  static bool HasOtherWorkers(const v1::Job& job, const v1::Plan& plan) {
+    return job.epoch() > 0 && job.has_plan() &&
+           job.plan().layout().nodes() != plan.layout().nodes();
+  }
+
+  void NoteResize(const v1::Plan& plan) {
+    const v1::Layout &before = job_.plan().layout(), &after = plan.layout();
+    v1::Adjustment* adjustment = mover_.Change().add_adjustments();
+    adjustment->set_unix_ms(mover_.now());
+    adjustment->set_step(job_.progress().checkpoint_step());
+    adjustment->set_cause(absl::StrCat("resources.nodes: ", job_.spec().resources().nodes_min(),
+                                       ":", job_.spec().resources().nodes_max()));
+    adjustment->set_change(absl::StrCat(after.nodes(), after.nodes() == 1 ? " worker" : " workers",
+                                        " with ", after.ranks(),
+                                        after.ranks() == 1 ? " rank" : " ranks", " instead of ",
+                                        before.nodes(), " with ", before.ranks()));
+    *adjustment->mutable_layout() = after;
+  }
+
   absl::StatusOr<Transition> RestartHanging(const RanksObserved& input) {
     const auto of = std::find_if(input.ranks.begin(), input.ranks.end(), [&](const RankView& view) {
       return view.rank == input.hang->ranks(0);

@@ -12,7 +12,7 @@
 // RECOVERING.
 //
 // RUNNING -> QUEUED after a checkpoint when it is requeued, or preempted by a job of a higher
-// priority.
+// priority; RUNNING -> PENDING likewise when it may have more workers than it was planned for.
 //
 // A job that has had its devices for as long as its time limit allows stops after a checkpoint and
 // is FAILED (TIME_LIMIT); time_limit.h counts.
@@ -121,15 +121,17 @@ struct RequeueAsked {
 struct Preempted {  // a job of a higher priority needs its devices
   std::string by;
 };
+struct GrowAsked {};           // workers are free for it, of those that it may have
 struct RestoredFromBackup {    // the coordinator's state, which is older than what workers do now
   int64_t epochs_skipped = 0;  // that may have been used since
 };
 struct DependencyFailed {  // a job that it waits for has ended in another way than it needs
   std::string message;
 };
-using JobInput = std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed,
-                              RanksObserved, Progressed, CancelAsked, PauseAsked, ResumeAsked,
-                              RequeueAsked, Preempted, RestoredFromBackup, DependencyFailed>;
+using JobInput =
+    std::variant<PlanningStarted, Planned, Refused, Adjusted, MustWait, Placed, RanksObserved,
+                 Progressed, CancelAsked, PauseAsked, ResumeAsked, RequeueAsked, Preempted,
+                 GrowAsked, RestoredFromBackup, DependencyFailed>;
 
 struct Transition {
   v1::Job job;             // only when it has changed

@@ -66,6 +66,11 @@ Transition GiveBack(Mover mover) {
   const v1::Job& job = mover.job();
   const std::string& other = job.preempted_by();
   if (other.empty()) return mover.To(v1::QUEUED, v1::REASON_NONE, "");
+  if (other == job.id()) {
+    std::string text = absl::StrCat("is planned for more workers, to go on ", RestartPoint(job));
+    mover.Change().clear_preempted_by();
+    return mover.To(v1::PENDING, v1::REASON_NONE, std::move(text));
+  }
   std::string text =
       absl::StrCat("gave its devices to job ", other, "; goes on ", RestartPoint(job));
   return mover.To(v1::QUEUED, v1::REASON_PREEMPTED, std::move(text));
@@ -129,8 +134,9 @@ std::string PausesText(const v1::Job& job) {
   return absl::StrCat("pauses after a checkpoint", HangAside(job));
 }
 std::string GivesBackText(const v1::Job& job) {
-  const std::string why = job.preempted_by().empty()
-                              ? "and waits in the queue again"
+  const std::string why = job.preempted_by().empty() ? "and waits in the queue again"
+                          : job.preempted_by() == job.id()
+                              ? "to go on with more workers"
                               : absl::StrCat("for job ", job.preempted_by(),
                                              ", which has a higher priority and needs its devices");
   return absl::StrCat("stops after a checkpoint ", why, HangAside(job));

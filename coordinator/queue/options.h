@@ -42,6 +42,10 @@ struct QueueOptions {
   // That a job has had its devices for before they can be taken.
   int64_t preempt_exempt_seconds = 300;
 
+  // A job with resources.nodes MIN:MAX that has had its devices for so long, and has so much to do,
+  // starts again when more workers are free for it.
+  int64_t grow_after_seconds = 60;
+
   // Jobs of which nobody knows who submitted them have no quota.
   uint32_t QuotaOf(std::string_view owner) const {
     if (owner.empty()) return 0;
