@@ -13,9 +13,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace terrace {
 namespace {
+
+constexpr int kPortMax = 65535;
 
 struct HostPort {
   std::string host, port;
@@ -33,13 +36,8 @@ HostPort Split(std::string_view address) {
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 absl::StatusOr<AddressList> Resolve(const std::string& address) {
+  if (const absl::Status port = CheckHostPort("", address); !port.ok()) return port;
   const HostPort parts = Split(address);
-  int port = 0;
-  if (!absl::SimpleAtoi(parts.port, &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("got \"", address,
-                     "\", must be host:port with a port from 0 to 65535; try 127.0.0.1:9400"));
-  }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -51,6 +49,16 @@ absl::StatusOr<AddressList> Resolve(const std::string& address) {
 }
 
 }  // namespace
+
+absl::Status CheckHostPort(std::string_view option, std::string_view address) {
+  int port = 0;
+  if (address.starts_with("unix:")) return absl::OkStatus();
+  if (absl::SimpleAtoi(Split(address).port, &port) && port >= 0 && port <= kPortMax)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      Absl(option), option.empty() ? "got \"" : ": got \"", CleanLine(address),
+      "\", must be host:port with a port from 0 to ", kPortMax, "; try 127.0.0.1:9400"));
+}
 
 bool IsLoopback(std::string_view address) {
   if (address.starts_with("unix:")) return true;

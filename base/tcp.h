@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
 
@@ -14,6 +15,10 @@ namespace terrace {
 // True of a host:port (or unix:path) that only this machine reaches: 127.0.0.0/8, [::1] and
 // localhost. A name such as 127.example.com is another machine's.
 bool IsLoopback(std::string_view address);
+
+// INVALID_ARGUMENT where `address` is no host:port (or unix:path) with a number for the port: gRPC
+// takes 70000 for 4464, and what is missing for 443. The message names `option`, unless that is "".
+absl::Status CheckHostPort(std::string_view option, std::string_view address);
 
 // "10.0.0.7:80", "[fe80::1]:80".
 std::string JoinHostPort(std::string_view host, int port);

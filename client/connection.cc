@@ -18,6 +18,7 @@
 #include "base/dial_failure.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/tcp.h"
 #include "base/tls/files.h"
 #include "base/utf8.h"
 #include "client/waiting.h"
@@ -352,6 +353,7 @@ class GrpcConnection final : public Connection {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const GlobalOptions& options) {
+  RETURN_IF_ERROR(CheckHostPort("--coordinator", options.coordinator));
   ASSIGN_OR_RETURN(auto credentials, Credentials(options));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);

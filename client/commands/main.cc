@@ -60,6 +60,7 @@ class CommandLine {
     AddServiceCommands();
     AddToolCommands();
     AddCerts();
+    TakeWholeNumbersAsWritten(app_);
   }
 
   int Run(int argc, char** argv) {
@@ -603,5 +604,6 @@ class CommandLine {
 
 int main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // what it would print is in the error
-  return terrace::CommandLine().Run(argc, argv);
+  const int code = terrace::CommandLine().Run(argc, argv);
+  return terrace::CloseOutput("terrace", code);
 }

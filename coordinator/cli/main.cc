@@ -20,6 +20,7 @@
 #include "base/interface_address.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "base/tcp.h"
 #include "base/utf8.h"
 #include "coordinator/cli/estimate_tool.h"
 #include "coordinator/cli/evaluate_tool.h"
@@ -453,6 +454,7 @@ int Main(int argc, char** argv) {
   CLI::App* planner =
       app.add_subcommand("planner", "plan for the coordinator that starts it")->group("");
   AddRoots(*planner, options.serve.roots);
+  TakeWholeNumbersAsWritten(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -460,8 +462,9 @@ int Main(int argc, char** argv) {
   }
   log::Init("coordinator", log::ParseLevel(options.log_level));
   if (serve->parsed()) {
-    const absl::Status roots = CheckRoots(options.serve.roots);
-    return Exit(options, roots.ok() ? Serve(options.serve) : roots);
+    absl::Status given = CheckRoots(options.serve.roots);
+    given.Update(CheckHostPort("--listen", options.serve.listen));
+    return Exit(options, given.ok() ? Serve(options.serve) : given);
   }
   if (restore->parsed()) return Restore(options);
   if (planner->parsed()) return Exit(options, AnswerRequests(options.serve.roots));
@@ -490,4 +493,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace terrace
 
-int main(int argc, char** argv) { return terrace::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return terrace::CloseOutput("terrace-coordinator", terrace::Main(argc, argv));
+}

@@ -37,6 +37,10 @@ constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
     const Agent::Options& options) {
+  if (const absl::Status address = CheckHostPort("--coordinator", options.coordinator);
+      !address.ok()) {
+    return address;
+  }
   const int given = !options.tls_cert.empty() + !options.tls_key.empty() + !options.tls_ca.empty();
   if (given == 0) {
     if (IsLoopback(options.coordinator) || options.insecure) {

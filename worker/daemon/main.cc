@@ -144,6 +144,7 @@ int Main(int argc, char** argv) {
   metrics->add_option("-o,--output", output, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
+  TakeWholeNumbersAsWritten(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -157,4 +158,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace terrace
 
-int main(int argc, char** argv) { return terrace::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return terrace::CloseOutput("terrace-worker", terrace::Main(argc, argv));
+}

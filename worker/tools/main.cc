@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "CLI/CLI.hpp"
+#include "base/command_line.h"
 #include "worker/tools/tools.h"
 
 int main(int argc, char** argv) {
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
   terrace::AddEvalTool(&app, argv, &exit_code);
   terrace::AddDevicesTool(&app, &exit_code);
   terrace::AddFileTools(&app, &exit_code);
+  terrace::TakeWholeNumbersAsWritten(app);
   CLI11_PARSE(app, argc, argv);
-  return exit_code;
+  return terrace::CloseOutput("terrace", exit_code);
 }

@@ -36,5 +36,16 @@ TEST(TcpTest, WhatIsNoAddressIsSaid) {
   }
 }
 
+TEST(TcpTest, APortIsANumberOf16Bits) {
+  for (const char* good : {"127.0.0.1:0", "host:65535", "[::1]:7070", ":7070", "unix:/run/x"}) {
+    EXPECT_TRUE(CheckHostPort("--coordinator", good).ok()) << good;
+  }
+  for (const char* wrong :
+       {"host:65536", "host:-1", "host", "host:", "host:http", "host:1e3", ""}) {
+    EXPECT_THAT(std::string(CheckHostPort("--coordinator", wrong).message()),
+                HasSubstr(std::string("--coordinator: got \"") + wrong + "\", must be host:port"));
+  }
+}
+
 }  // namespace
 }  // namespace terrace
