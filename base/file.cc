@@ -166,6 +166,13 @@ absl::Status SyncDirectory(std::string_view path) {
 }
 
 absl::Status Rename(std::string_view from, std::string_view to) {
+  struct stat info = {};
+  // To root the system would give its place, be it /dev/null.
+  if (::stat(std::string(to).c_str(), &info) == 0 &&
+      (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot replace ", Absl(to), ": it is a device; name another file"));
+  }
   if (::rename(std::string(from).c_str(), std::string(to).c_str()) == 0) return absl::OkStatus();
   return FileError(errno, absl::StrCat("rename ", Absl(from), " to"), to);
 }

@@ -10,6 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/paths/new_file.h"
 #include "base/status_macros.h"
 #include "base/text/number_format.h"
 #include "base/unique_fd.h"
@@ -53,6 +54,9 @@ int BackupCommand(const GlobalOptions& global, const BackupOptions& options) {
     return Fail(global,
                 absl::InvalidArgumentError(absl::StrCat(
                     options.path, " is there already: name another file, or --replace it")));
+  }
+  if (const absl::Status place = CheckCanBeReplaced(options.path); !place.ok()) {
+    return Fail(global, place);
   }
   const auto connection = Connection::Open(global);
   if (!connection.ok()) return Fail(global, connection.status());

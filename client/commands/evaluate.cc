@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/paths/new_file.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/print.h"
@@ -74,7 +74,7 @@ int EvaluateCommand(const GlobalOptions& global, const EvaluateOptions& options)
   if (!evaluation.ok()) return Fail(global, evaluation.status());
   if (!options.html.empty()) {
     const std::string page = EvaluationPage(*evaluation);
-    if (const absl::Status written = WriteSyncedFile(options.html, page); !written.ok()) {
+    if (const absl::Status written = WriteOutput(options.html, page); !written.ok()) {
       return Fail(global, written);
     }
     std::fprintf(stderr, "wrote %s, %zu bytes\n", options.html.c_str(), page.size());

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/paths/new_file.h"
 #include "base/status_macros.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<v1::Program>> ProgramsOf(Connection& connection,
 
 absl::Status WriteFile(const std::string& path, const std::string& bytes,
                        std::vector<WrittenFile>* written) {
-  RETURN_IF_ERROR(WriteSyncedFile(path, bytes));
+  RETURN_IF_ERROR(WriteOutput(path, bytes));
   written->push_back({path, bytes.size()});
   return absl::OkStatus();
 }

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <string>
 
-#include "base/file.h"
+#include "base/paths/new_file.h"
 #include "base/status_macros.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
@@ -26,7 +26,7 @@ absl::StatusOr<std::string> Fetch(Connection& connection, const TraceOptions& op
 absl::Status Show(const GlobalOptions& global, const TraceOptions& options,
                   const std::string& trace) {
   if (!options.output_path.empty()) {
-    RETURN_IF_ERROR(WriteSyncedFile(options.output_path, trace));
+    RETURN_IF_ERROR(WriteOutput(options.output_path, trace));
     PrintWritten(global, {{options.output_path, trace.size()}}, ": open it with ui.perfetto.dev");
   } else if (global.json()) {
     std::fputs(trace.c_str(), stdout);

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
+#include "base/paths/new_file.h"
 #include "base/status_macros.h"
 #include "coordinator/cli/offline.h"
 #include "coordinator/cli/what_if.h"
@@ -49,7 +49,7 @@ absl::Status PrintEvaluation(const EvaluateOptions& options) {
   ASSIGN_OR_RETURN(const v1::Evaluation evaluation, Evaluate(options));
   if (!options.html.empty()) {
     const std::string page = EvaluationPage(evaluation);
-    RETURN_IF_ERROR(WriteSyncedFile(options.html, page));
+    RETURN_IF_ERROR(WriteOutput(options.html, page));
     std::fprintf(stderr, "wrote %s, %zu bytes\n", options.html.c_str(), page.size());
   }
   std::fputs((options.json ? EvaluationJson(evaluation) : EvaluationText(evaluation)).c_str(),

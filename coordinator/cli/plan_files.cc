@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "base/file.h"
+#include "base/paths/new_file.h"
 #include "base/status_macros.h"
 #include "coordinator/report/html.h"
 #include "coordinator/report/picture.h"
@@ -16,7 +16,7 @@ absl::Status Write(const std::string& path, std::string (*make)(const Prepared&)
                    const Prepared& prepared) {
   if (path.empty()) return absl::OkStatus();
   const std::string text = make(prepared);
-  RETURN_IF_ERROR(WriteSyncedFile(path, text));
+  RETURN_IF_ERROR(WriteOutput(path, text));
   std::fprintf(stderr, "wrote %s, %zu bytes\n", path.c_str(), text.size());
   return absl::OkStatus();
 }

@@ -17,7 +17,7 @@ struct PlanFiles {
   std::string html, svg, trace;  // paths; empty: none
 };
 
-// Says on standard error what it wrote. An error of WriteSyncedFile(), which names the path.
+// Says on standard error what it wrote. An error of WriteOutput(), which names the path.
 absl::Status WritePlanFiles(const Prepared& prepared, const PlanFiles& files);
 
 }  // namespace terrace

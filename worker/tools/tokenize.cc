@@ -2,10 +2,15 @@
 #include "worker/tools/tokenize.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +18,7 @@
 #include "base/exit_code.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/paths/new_file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "proto/tokens/token_file.h"
@@ -27,18 +33,42 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder beside the output, removed at the end: the same disk, so that the space needed is where
-// it is wanted.
+// A new folder beside the output, removed at the end: the same disk, so that the space needed is
+// where it is wanted.
 class TemporaryCache {
  public:
-  explicit TemporaryCache(const std::string& output_path)
-      : path_(absl::StrCat(output_path, ".cache")) {}
-  ~TemporaryCache() { RemoveAll(path_).IgnoreError(); }  // what is left is the user's to remove
+  static absl::StatusOr<TemporaryCache> Make(const std::string& output_path) {
+    std::string path = absl::StrCat(output_path, ".cache-XXXXXX");
+    if (::mkdtemp(path.data()) == nullptr) return FileError(errno, "create the folder", path);
+    return TemporaryCache(std::move(path));
+  }
+  TemporaryCache(TemporaryCache&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  TemporaryCache& operator=(TemporaryCache&&) = delete;
+  ~TemporaryCache() {
+    if (!path_.empty()) RemoveAll(path_).IgnoreError();  // what is left is the user's to remove
+  }
   const std::string& path() const { return path_; }
 
  private:
-  const std::string path_;
+  explicit TemporaryCache(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
 };
+
+// The output replaces what has its name, which must be neither an input nor what is no file.
+absl::Status CheckOutput(const TokenizeArgs& args) {
+  RETURN_IF_ERROR(CheckCanBeReplaced(args.output_path));
+  std::vector<std::string> inputs = args.files;
+  inputs.push_back(args.tokenizer);
+  for (const std::string& input : inputs) {
+    std::error_code ignored;
+    if (!fs::equivalent(args.output_path, input, ignored)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--output: got ", args.output_path,
+                                                   ", must not be ", input,
+                                                   ", which is read; name another file"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<TextFormat> FormatOf(const std::string& path) {
   const absl::StatusOr<DataFileKind> kind = DataFileKindOf(path);
@@ -57,12 +87,17 @@ absl::StatusOr<TokenFileFormat> ParseTokenFileFormat(const std::string& name) {
 
 absl::StatusOr<v1::TokenizeResult> Tokenize(const TokenizeArgs& args, TokenFileFormat format,
                                             ProgressBar* bar) {
+  RETURN_IF_ERROR(CheckOutput(args));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(args.tokenizer));
   ASSIGN_OR_RETURN(ChatTemplate chat, ReadChatTemplate(args.tokenizer, args.chat_template));
   ChatRenderer chats(std::move(chat), {.finds_special_tokens = tokenizer->finds_special_tokens()},
                      nullptr);
-  const TemporaryCache temporary(args.output_path);
-  const std::string cache = args.cache.empty() ? temporary.path() : args.cache;
+  std::optional<TemporaryCache> temporary;
+  if (args.cache.empty()) {
+    ASSIGN_OR_RETURN(TemporaryCache made, TemporaryCache::Make(args.output_path));
+    temporary.emplace(std::move(made));
+  }
+  const std::string cache = temporary ? temporary->path() : args.cache;
   v1::TokenizeResult result;
   std::vector<CachedTokens> parts;
   for (const std::string& path : args.files) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/tools/tokenize.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -64,6 +65,34 @@ TEST_F(TokenizeToolTest, TheFileReadsBackAndTheAnswerCountsIt) {
   EXPECT_EQ(std::filesystem::file_size(args_.output_path), 1024u + 2 * segment.count);
   EXPECT_THAT(Names(), ::testing::UnorderedElementsAre("a.txt", "b.jsonl", "out.bin"))
       << "nothing else stays";
+}
+
+TEST_F(TokenizeToolTest, WhatIsReadIsNotReplaced) {
+  std::filesystem::create_hard_link(folder_ + "/b.jsonl", folder_ + "/same");
+  args_.tokenizer = folder_ + "/tokenizer.json";
+  std::filesystem::copy_file(std::string(TERRACE_TESTDATA) + "/gpt2.json", args_.tokenizer);
+  for (const std::string& input : {folder_ + "/a.txt", folder_ + "/same", args_.tokenizer}) {
+    const auto bytes = std::filesystem::file_size(input);
+    args_.output_path = input;
+    EXPECT_EQ(Run(ToolFormat::kTable), 4);
+    EXPECT_THAT(err_.str(), HasSubstr("--output: got " + input + ", must not be"));
+    EXPECT_EQ(std::filesystem::file_size(input), bytes);
+  }
+}
+
+TEST_F(TokenizeToolTest, WhatLiesBesideTheOutputStays) {
+  std::filesystem::create_directory(args_.output_path + ".cache");
+  Put("out.bin.cache/precious", "precious");
+  ASSERT_EQ(Run(), 0) << out_.str();
+  EXPECT_TRUE(std::filesystem::exists(args_.output_path + ".cache/precious"));
+}
+
+TEST_F(TokenizeToolTest, WhatIsNoFileIsNotReplaced) {
+  args_.output_path = folder_ + "/fifo";
+  ASSERT_EQ(::mkfifo(args_.output_path.c_str(), 0600), 0);
+  EXPECT_EQ(Run(ToolFormat::kTable), 4);
+  EXPECT_THAT(err_.str(), HasSubstr("fifo: it is a FIFO, must be a file or not there"));
+  EXPECT_TRUE(std::filesystem::is_fifo(args_.output_path));
 }
 
 TEST_F(TokenizeToolTest, RawIsNothingButTokens) {
