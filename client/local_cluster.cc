@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/exit_code.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "client/waiting.h"
 
@@ -39,9 +41,24 @@ int ThreadsOfRank(int given, int nodes, int devices) {
 }
 
 absl::Status Ended(std::string_view what, const BackgroundProcess& process) {
-  return absl::InternalError(absl::StrCat("the local ", std::string(what), " ended with status ",
-                                          process.exit_status(), "; its log ", process.log_path(),
-                                          " ends with:\n", LogTail(process.log_path())));
+  const auto code = static_cast<ExitCode>(process.exit_status());
+  const absl::StatusCode kind = code == ExitCode::kResources ? absl::StatusCode::kResourceExhausted
+                                : code == ExitCode::kInvalidInput
+                                    ? absl::StatusCode::kInvalidArgument
+                                    : absl::StatusCode::kInternal;
+  return absl::Status(kind, absl::StrCat("the local ", std::string(what), " ended with status ",
+                                         process.exit_status(), "; its log ", process.log_path(),
+                                         " ends with:\n", LogTail(process.log_path())));
+}
+
+// What ends for want of room could not even log why.
+absl::Status CheckRoom(const std::string& state_directory) {
+  constexpr size_t kBytes = 16 << 10;
+  const std::string probe = state_directory + "/room";
+  const absl::Status written = WriteSyncedFile(probe, std::string(kBytes, '\n'));
+  std::error_code ignored;
+  std::filesystem::remove(probe, ignored);
+  return written;
 }
 
 }  // namespace
@@ -93,6 +110,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
                                                     error.message(),
                                                     "; name another folder with --state-dir"));
   }
+  RETURN_IF_ERROR(CheckRoom(state_directory));
   ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-coordinator"));
   const std::string port_file = state_directory + "/coordinator.port";
   std::filesystem::remove(port_file, error);
@@ -166,9 +184,9 @@ absl::Status LocalCluster::AddWorkers(int nodes, int devices, int64_t device_mem
     ASSIGN_OR_RETURN(const v1::ListNodesResponse registered, connection_->ListNodes());
     if (registered.nodes_size() >= static_cast<int>(workers_.size())) return absl::OkStatus();
     if (std::chrono::steady_clock::now() > deadline) {
-      return absl::UnavailableError(absl::StrCat(
-          "the local workers did not register within ", kRegisterTimeout.count(),
-          " s; see the logs in ", state_directory_));
+      return absl::UnavailableError(absl::StrCat("the local workers did not register within ",
+                                                 kRegisterTimeout.count(), " s; see the logs in ",
+                                                 state_directory_));
     }
     std::this_thread::sleep_for(kPollInterval);
   }

@@ -20,8 +20,9 @@ namespace terrace {
 
 class LocalCluster {
  public:
-  // Starts the coordinator and waits until it answers. INTERNAL with the end of its log when it
-  // ends, UNAVAILABLE when it does not answer in time.
+  // Starts the coordinator and waits until it answers. An error of its exit code (INTERNAL of most)
+  // with the end of its log when it ends, UNAVAILABLE when it does not answer in time,
+  // RESOURCE_EXHAUSTED when the folder's disk is full.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const std::string& state_directory);
   // Stops workers (with their ranks), then the coordinator.
   ~LocalCluster();
@@ -30,7 +31,7 @@ class LocalCluster {
   // (DeviceOfLocalWorkers), and waits until all have registered.
   absl::Status AddWorkers(int nodes, int devices, int64_t device_memory_bytes,
                           int threads_per_device, const std::string& device);
-  // INTERNAL, with the log's place, when the coordinator or a worker has ended.
+  // As Start(), with the log's place, when the coordinator or a worker has ended.
   absl::Status CheckAlive();
   // Why a call to it failed: as CheckAlive where a local process turns out to have ended, waiting
   // two seconds for that when the coordinator cannot be reached, `failure` otherwise.

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,6 +16,7 @@
 #include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "client/commands/commands.h"
+#include "client/job_pages.h"
 #include "client/live_display.h"
 #include "client/local_cluster.h"
 #include "client/print.h"
@@ -209,8 +212,29 @@ void WarnOfGpusLeftOut(int nodes, const std::string& device) {
                nodes);
 }
 
+// Jobs of a run in this folder that was killed. The coordinator has kept them: they would start
+// again beside this run's job, and keep it out of their checkpoint.directory.
+absl::Status EndEarlierJobs(Connection& connection) {
+  std::vector<std::string> jobs;
+  RETURN_IF_ERROR(VisitPages(connection, v1::ListPageRequest(), /*limit=*/0,
+                             [&jobs](const v1::ListPageResponse& page) {
+                               for (const v1::JobSummary& job : page.summaries())
+                                 jobs.push_back(job.id());
+                             })
+                      .status());
+  for (const std::string& job : jobs) {
+    RETURN_IF_ERROR(connection.Cancel(job, /*force=*/true).status());
+    std::fprintf(stderr,
+                 "job %s of an earlier run in this folder had not ended: it is cancelled, and what "
+                 "it has saved stays\n",
+                 job.c_str());
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int> TrainOn(LocalCluster& cluster, v1::SubmitRequest request,
                             const GlobalOptions& global, const RunOptions& options) {
+  RETURN_IF_ERROR(EndEarlierJobs(cluster.connection()));
   // The spec says how many ranks there are; parsing it is the coordinator's, so it is asked first.
   request.set_dry_run(true);
   ASSIGN_OR_RETURN(const v1::Job dry, cluster.connection().Submit(request));

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The corners of ordinary use: odd paths, early interrupts, closed pipes, losses that are no number, another layout on
-resuming."""
+"""The corners of ordinary use: odd paths, early interrupts, closed pipes and full disks behind them, odd numbers, losses that
+are no number, another layout on resuming."""
 import os
 import shutil
 import signal
 import subprocess
 import unittest
 
-from support import BIN, CANCELLED, FAILURE, GPT, INTERRUPTED, NOT_FOUND, OK, TerraceTest, learnable_text
+from support import BIN, CANCELLED, FAILURE, GPT, INTERRUPTED, INVALID_INPUT, NOT_FOUND, OK, USAGE, TerraceTest, learnable_text
 
 
 class PathTest(TerraceTest):
@@ -68,6 +68,68 @@ class InterruptTest(TerraceTest):
         process.stdout.close()
         process.wait(30)
         self.assertEqual(self.wait_until_nothing_runs(5), {})
+
+
+    def test_a_run_after_one_that_was_killed_in_the_same_folder(self):
+        state, job = self.folder / "state-of-both", self.job({"train.steps": 100_000})
+        running = self.start("run", job, "--state-dir", state, "-o", "json")
+        running.wait_for_step(1)
+        running.signal(signal.SIGKILL)
+        running.wait()
+        self.assertEqual(self.wait_until_nothing_runs(10), {})
+        text = job.read_text().replace("100000", "20")
+        job.write_text(text)
+        result = self.terrace("run", job, "--state-dir", state, "-o", "json")
+        self.assertEqual(result.done["state"], "SUCCEEDED")
+        self.refused(result, "of an earlier run in this folder had not ended: it is cancelled")
+
+
+class OutputTest(TerraceTest):
+    def printed_into(self, path, *arguments, program="terrace"):
+        with open(path, "wb") as file:
+            return self.run_command([BIN / program, *arguments], stdout=file).wait()
+
+    def test_what_cannot_be_printed_is_an_error(self):
+        job = self.job()
+        for program, arguments in (("terrace", ("plan", job)), ("terrace", ("estimate", "gpt2", "-o", "json")), ("terrace", ("--version",)),
+                                   ("terrace", ("completion", "bash")), ("terrace", ("tokenize", "--help")),
+                                   ("terrace", ("tokenize", "--tokenizer", "bytes", "--output", self.folder / "t.bin", self.folder / "corpus.txt")),
+                                   ("terrace-coordinator", ("schema",)), ("terrace-worker", ("metrics",))):
+            with self.subTest(program=program, arguments=arguments):
+                result = self.printed_into("/dev/full", *arguments, program=program)
+                self.assertEqual(result.code, FAILURE, str(result))
+                self.refused(result, "cannot write to standard output")
+        trained = self.printed_into("/dev/full", "run", job, "-o", "json")
+        self.assertEqual(trained.code, FAILURE, str(trained))
+        self.assertEqual(len(self.checkpoints(job)), 1, "training itself went on")
+
+    def test_a_file_that_is_asked_for_may_be_a_pipe(self):
+        piped = self.run_command(["sh", "-c", f"{BIN / 'terrace'} plan {self.job()} --trace /dev/stdout | head -c 1"]).wait()
+        self.assertEqual((piped.code, piped.out), (OK, "{"), str(piped))
+
+    def test_whole_numbers_are_decimal_and_none_is_cut(self):
+        checkpoint = self.train(self.job({"train.steps": 5})).done["checkpoint"]
+
+        def made(seed):
+            return self.terrace("generate", checkpoint, "--prompt", "x", "--tokens", 40, "--seed", seed).out
+
+        self.assertEqual(made("010"), made("10"))
+        self.assertNotEqual(made("010"), made("8"))
+        self.assertEqual(made("1_0"), made("10"))
+        for seed in ("9223372036854775808", "0x10000000000000000"):
+            wrong = self.terrace("generate", checkpoint, "--prompt", "x", "--seed", seed, code=USAGE)
+            self.refused(wrong, "--seed", f"got {seed}", "to 9223372036854775807")
+
+    def test_ports_of_more_than_16_bits_are_no_other_ports(self):
+        for address in ("127.0.0.1:70000", "127.0.0.1", "127.0.0.1:http"):
+            with self.subTest(address):
+                self.refused(self.terrace("--coordinator", address, "ls", code=INVALID_INPUT), "--coordinator", address, "65535")
+                served = self.terrace("serve", "--listen", address, "--state-dir", self.folder / "c", code=INVALID_INPUT,
+                                      program="terrace-coordinator")
+                self.refused(served, "--listen", address, "65535")
+                worker = self.terrace("--coordinator", address, "--state-dir", self.folder / "w", code=INVALID_INPUT,
+                                      program="terrace-worker")
+                self.refused(worker, "--coordinator", address, "65535")
 
 
 class TrainingTest(TerraceTest):

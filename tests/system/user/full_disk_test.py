@@ -42,6 +42,27 @@ class FullDiskTest(TerraceTest):
         rest = self.train(job, code=OK)
         self.assertEqual(min(rest.losses), 11, "with room again, it goes on from what was saved")
 
+    @unittest.skipUnless(os.geteuid() == 0, "mounting needs root")
+    def test_full_disk_under_the_state_of_a_run(self):
+        place = self.folder / "small"
+        place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", place], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", place], check=True)
+        result = self.terrace("run", self.job(), "--state-dir", place / "state", code=RESOURCES)
+        self.refused(result, str(place / "state"), "no space left", "free some space")
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting needs root")
+    def test_a_page_that_was_there_stays_where_the_new_one_has_no_room(self):
+        place = self.folder / "small"
+        place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", place], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", place], check=True)
+        page = place / "page.html"
+        page.write_text("the page before")
+        result = self.terrace("plan", self.job(), "--html", page, code=RESOURCES)
+        self.refused(result, str(page), "no space left")
+        self.assertEqual([(path, path.read_text()) for path in place.iterdir()], [(page, "the page before")])
+
     def test_limit_on_the_size_of_files(self):
         limit = (1 << 20, 1 << 20)
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
