@@ -5,9 +5,15 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/log_listener.h"
 #include "base/utf8.h"
 
 namespace terrace::log {
@@ -15,10 +21,14 @@ namespace {
 
 spdlog::level::level_enum ToSpdlog(Level level) {
   switch (level) {
-    case Level::kDebug: return spdlog::level::debug;
-    case Level::kInfo: return spdlog::level::info;
-    case Level::kWarn: return spdlog::level::warn;
-    case Level::kError: return spdlog::level::err;
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarn:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -33,6 +43,23 @@ spdlog::logger& DefaultLogger() {
 }
 
 bool initialised = false;
+
+using Listener = std::function<void(std::string_view)>;
+
+struct Listeners {
+  absl::Mutex mutex;
+  std::shared_ptr<const Listener> one ABSL_GUARDED_BY(mutex);
+};
+
+Listeners& TheListeners() {
+  static Listeners* const listeners = new Listeners;  // threads may warn until the process ends
+  return *listeners;
+}
+
+void WriteLine(Level level, std::string_view message) {
+  spdlog::logger& logger = initialised ? *spdlog::default_logger_raw() : DefaultLogger();
+  logger.log(ToSpdlog(level), CleanLine(message));
+}
 
 }  // namespace
 
@@ -59,8 +86,22 @@ Level ParseLevel(std::string_view name) {
 }
 
 void Write(Level level, std::string_view message) {
-  spdlog::logger& logger = initialised ? *spdlog::default_logger_raw() : DefaultLogger();
-  logger.log(ToSpdlog(level), CleanLine(message));
+  WriteLine(level, message);
+  if (level != Level::kWarn) return;
+  std::shared_ptr<const Listener> listener;
+  {
+    absl::MutexLock lock(&TheListeners().mutex);
+    listener = TheListeners().one;
+  }
+  if (listener != nullptr) (*listener)(message);
+}
+
+void WarnInLogOnly(std::string_view message) { WriteLine(Level::kWarn, message); }
+
+void ListenToWarnings(std::function<void(std::string_view)> listener) {
+  auto one = listener ? std::make_shared<const Listener>(std::move(listener)) : nullptr;
+  absl::MutexLock lock(&TheListeners().mutex);
+  TheListeners().one = std::move(one);
 }
 
 }  // namespace terrace::log

@@ -61,6 +61,7 @@ absl::Status CheckInputs(const v1::JobSpec& spec) {
     RETURN_IF_ERROR(CheckInput("data.validation", path, {}));
   }
   RETURN_IF_ERROR(CheckInput("data.tokenizer", spec.data().tokenizer(), kTokenizerNames));
+  RETURN_IF_ERROR(CheckInput("data.chat_template", spec.data().chat_template(), {}));
   RETURN_IF_ERROR(CheckInput("model.init", spec.model().init(), kWeightsNames));
   RETURN_IF_ERROR(CheckInput(kAdapterKey, spec.model().lora().init(), kAdapterNames));
   return CheckDataFiles(spec);

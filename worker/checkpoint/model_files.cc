@@ -90,8 +90,7 @@ fs::path MainFile(std::string_view tokenizer) {
 absl::Status Copy(const fs::path& from, const fs::path& to) {
   const absl::StatusOr<std::string> text = ReadTextFile(from.string(), kFileLimitBytes);
   if (!text.ok()) {
-    log::Warn(to.parent_path().string(), " is written without ", to.filename().string(), ": ",
-              text.status().message());
+    log::Warn("what is saved has no ", to.filename().string(), ": ", text.status().message());
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const UniqueFd file, CreateWithAccessOf(from.string(), to.string()));

@@ -5,11 +5,14 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -83,36 +86,59 @@ absl::Status CheckPairs(const std::set<std::string>& begin, const std::set<std::
   return absl::OkStatus();
 }
 
-// Of the file, the tensors that no stage has: the initializers list those of all. A model with
-// fewer layers than the file loads without an error, so say what was left.
 // Masks and angles that files of earlier versions of transformers hold.
 bool IsMadeAnew(std::string_view name) {
   return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-std::vector<std::string> Unused(const SafetensorsReader& reader, const v1::Program& program) {
-  std::set<std::string> used;
+// "model.layers.#.mlp.up_proj.weight": the name of a tensor in any layer.
+std::string InAnyLayer(std::string_view name) {
+  std::vector<std::string> parts = absl::StrSplit(Absl(name), '.');
+  for (std::string& part : parts) {
+    if (int layer = 0; absl::SimpleAtoi(part, &layer)) {
+      part = "#";
+      break;
+    }
+  }
+  return absl::StrJoin(parts, ".");
+}
+
+// Of the files, the tensors that no stage has: the initializers list those of all.
+struct UnusedTensors {
+  std::vector<std::string> names;
+  bool of_layers = false;  // some are those of layers that the model does not have
+};
+
+UnusedTensors Unused(const SafetensorsReader& reader, const v1::Program& program) {
+  std::set<std::string> used, layers;
   for (const v1::Initializer& initializer : program.initializers()) {
     const auto stored = Find(reader, initializer.tensor(), program);
-    if (stored.ok()) used.insert(stored->name);
+    if (!stored.ok()) continue;
+    used.insert(stored->name);
+    layers.insert(InAnyLayer(stored->name));
   }
-  std::vector<std::string> unused;
+  UnusedTensors unused;
   for (const std::string& name : reader.Names()) {
-    if (!used.contains(name) && !program.tied().contains(name) && !AreScalesOfCodes(reader, name) &&
-        !IsMadeAnew(name))
-      unused.push_back(name);
+    if (used.contains(name) || program.tied().contains(name) || AreScalesOfCodes(reader, name) ||
+        IsMadeAnew(name))
+      continue;
+    unused.of_layers |= layers.contains(InAnyLayer(name));
+    unused.names.push_back(name);
   }
   return unused;
 }
 
-void WarnOfUnused(std::vector<std::string> unused, std::string_view path) {
-  if (unused.empty()) return;
-  const size_t count = unused.size();
-  unused.resize(std::min(count, kUnusedShown));
-  log::Warn(count, " tensors of ", std::string(path),
-            " are not in the model and were not read: ", absl::StrJoin(unused, ", "),
-            count > kUnusedShown ? ", ..." : "");
+// A model with fewer layers than the files loads without an error, so say what was left.
+void WarnOfUnused(UnusedTensors unused, std::string_view path) {
+  if (unused.names.empty()) return;
+  const size_t count = unused.names.size();
+  unused.names.resize(std::min(count, kUnusedShown));
+  log::Warn(count == 1 ? "a tensor" : absl::StrCat(count, " tensors"), " of ", std::string(path),
+            count == 1 ? " is" : " are",
+            " not in the model and not read: ", absl::StrJoin(unused.names, ", "),
+            count > kUnusedShown ? ", ..." : "",
+            unused.of_layers ? "; the model has fewer layers than these weights" : "");
 }
 
 }  // namespace
@@ -166,8 +192,8 @@ absl::Status ReadWeights(std::string_view path, const RankState& state,
     RETURN_IF_ERROR(stored_state.AddWeight(read, tensor, weight));
   }
   RETURN_IF_ERROR(CheckPairs(without, with, path));
-  std::vector<std::string> unused = Unused(*reader, state.program);
-  if (adapters.has_value()) RETURN_IF_ERROR(CheckNoAdapterIsLeft(unused, path));
+  UnusedTensors unused = Unused(*reader, state.program);
+  if (adapters.has_value()) RETURN_IF_ERROR(CheckNoAdapterIsLeft(unused.names, path));
   const auto get = [&](size_t tensor, int64_t begin, std::span<std::byte> to) {
     return begins[tensor] ? initial.Get(tensor, begin, to) : stored_state.Get(tensor, begin, to);
   };

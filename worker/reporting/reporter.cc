@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/log_listener.h"
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "worker/reporting/failure.h"
@@ -68,9 +69,13 @@ void Reporter::SetMemory(int64_t arena_bytes, int64_t external_bytes, int64_t dr
 }
 
 void Reporter::Warn(std::string_view text) {
+  log::WarnInLogOnly(text);
+  TellWarning(text);
+}
+
+void Reporter::TellWarning(std::string_view text) {
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
-  log::Warn(std::string(text));
   v1::JobEvent event = NewEvent();
   event.mutable_warning()->set_rank(config_.rank());
   event.mutable_warning()->set_text(CleanText(text));
@@ -218,7 +223,8 @@ void Reporter::WriteExitFile() {
   const std::string path = absl::StrCat(config_.run_directory(), "/exit.pb");
   absl::Status written = WriteSyncedFile(path + ".new", report_.SerializeAsString());
   if (written.ok()) written = Rename(path + ".new", path);
-  if (!written.ok()) log::Warn("cannot leave the outcome: ", written.message());
+  if (!written.ok())
+    log::WarnInLogOnly(absl::StrCat("cannot leave the outcome: ", written.message()));
 }
 
 }  // namespace terrace

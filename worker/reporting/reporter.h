@@ -49,6 +49,8 @@ class Reporter {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Something that people should know; the rank goes on. Any rank's is told.
   void Warn(std::string_view text) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same of what is in the log already.
+  void TellWarning(std::string_view text) ABSL_LOCKS_EXCLUDED(mutex_);
   // Where a resumed rank goes on.
   void Resumed(int64_t step, int64_t tokens, std::string_view checkpoint)
       ABSL_LOCKS_EXCLUDED(mutex_);

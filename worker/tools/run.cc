@@ -6,16 +6,20 @@
 #include <algorithm>
 #include <csignal>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/exit_code.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/log_listener.h"
 #include "base/status_macros.h"
 #include "base/stop_signals.h"
 #include "proto/tokens/token_file.h"
@@ -86,6 +90,23 @@ absl::Status StartTemplates(const v1::RankConfig& config, const ConfineOptions& 
   return absl::OkStatus();
 }
 
+// What is warned of before and between the steps decides what a job trains, or how fast: it is told
+// like its other events, once, by its first rank.
+void TellWarnings(const v1::RankConfig& config, Reporter* reporter) {
+  if (config.rank() != 0) return;
+  struct Told {
+    absl::Mutex mutex;
+    std::set<std::string> texts;
+  };
+  log::ListenToWarnings([reporter, told = std::make_shared<Told>()](std::string_view text) {
+    {
+      absl::MutexLock lock(&told->mutex);
+      if (!told->texts.emplace(text).second) return;
+    }
+    reporter->TellWarning(text);
+  });
+}
+
 // `confined`: what came of it, which is reported as the rank's own end.
 int RunRank(const v1::RankConfig& config, bool daemon, const absl::Status& confined,
             std::unique_ptr<TemplateProcess> templates) {
@@ -104,9 +125,11 @@ int RunRank(const v1::RankConfig& config, bool daemon, const absl::Status& confi
     return ToInt(ExitCode::kFailure);
   }
   std::thread(ServeSignals, &*signals, &commands, &reporter).detach();
+  TellWarnings(config, &reporter);
   RankProcess process(config, daemon, &commands, &reporter, &clock, std::move(templates));
   const absl::StatusOr<bool> stopped_early = process.Run();
   const int exit_code = stopped_early.ok() ? 0 : ToInt(ExitCode::kFailure);
+  log::ListenToWarnings({});
   reporter.End(stopped_early.status(), stopped_early.ok() && *stopped_early, exit_code);
   // Not by way of destructors: a peer that is lost must not keep this process from ending, and the
   // system takes the arenas back faster than we do.

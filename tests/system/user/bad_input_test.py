@@ -176,6 +176,18 @@ class WeightsTest(RefusedTest):
             result = self.train(self.job({"model.init": good, "train.steps": 1}))
             self.assertNotEqual(result.losses, {})
 
+    def test_weights_that_are_left_are_told(self):
+        good = self.train(self.job({"train.steps": 1})).done["checkpoint"] + "/model.safetensors"
+        small = {"model.init": good, "model.config": {**GPT, "n_layer": 1}, "train.steps": 1}
+        warning, = (event["text"] for event in self.train(self.job(small)).events("warning"))
+        for word in ("12 tensors of", "transformer.h.1.", "not in the model", "the model has fewer layers than these weights"):
+            self.assertIn(word, warning)
+
+    def test_a_chat_template_that_no_checkpoint_can_have_is_told(self):
+        job = self.job({"train.steps": 1, "data.chat_template": "./nowhere.jinja"})
+        warning, = (event["text"] for event in self.train(job).events("warning"))
+        self.assertIn("what is saved has no chat_template.jinja: cannot open", warning)
+
     def test_checkpoint_of_another_model(self):
         job = self.job({"train.steps": 4}, name="first")
         self.train(job)
@@ -220,7 +232,7 @@ class FifoTest(RefusedTest):
 
     def test_at_submission(self):
         for key, name in (("model.config", "config.json"), ("data.train", "corpus-0.txt"), ("data.validation", "more.txt"),
-                          ("data.tokenizer", "tokenizer.json"), ("model.init", "model.safetensors")):
+                          ("data.tokenizer", "tokenizer.json"), ("data.chat_template", "chat.jinja"), ("model.init", "model.safetensors")):
             with self.subTest(key):
                 fifo = self.fifo(f"inputs/{name}")
                 self.refused_at_once({key: str(fifo)}, key, str(fifo))
