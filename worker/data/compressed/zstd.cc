@@ -35,6 +35,10 @@ class Zstd final : public CompressedStream {
                               " bytes (zstd --long)"),
                  absl::StrCat("compress it with zstd --long=", kZstdWindowLogMax, " or without"));
     }
+    if (ZSTD_getErrorCode(result) == ZSTD_error_dictionary_wrong) {
+      return Bad("the text was compressed with a dictionary (zstd -D), which no job names",
+                 "compress it anew without one");
+    }
     return Damaged(ZSTD_getErrorName(result));
   }
 

@@ -156,6 +156,14 @@ TEST_F(CompressedTextTest, AFrameOfALargerWindowIsTold) {
               AllOf(HasSubstr("a window of more than 2^27 bytes"), HasSubstr("--long=27")));
 }
 
+TEST_F(CompressedTextTest, AFrameThatNeedsADictionaryIsNotCalledDamaged) {
+  // One stored byte in a frame that names dictionary 7 (RFC 8878).
+  const std::string frame("\x28\xB5\x2F\xFD\x21\x07\x01\x09\0\0a", 11);
+  EXPECT_THAT(
+      ErrorOf("d.txt.zst", frame),
+      AllOf(HasSubstr("compressed with a dictionary (zstd -D)"), Not(HasSubstr("damaged"))));
+}
+
 // What is made to fill memory or disks ends early, whatever it would have become.
 TEST_F(CompressedTextTest, BombsAreRefused) {
   const auto walk = [](const std::string& file, TextFormat format, const char* name) {
