@@ -145,7 +145,10 @@ void SpecReader::Walk(const YAML::Node& node, const std::string& path, int depth
       const std::string child =
           path.empty() ? item.first.Scalar() : absl::StrCat(path, ".", item.first.Scalar());
       const bool ours = leaf == nullptr && (path.empty() || IsSection(path));
-      if (ours) CheckKey(item.first, path, child);
+      if (ours) {
+        CheckKey(item.first, path, child);
+        places_[child].is_null = item.second.IsNull();
+      }
       Walk(item.second, child, depth + 1);
     }
   } else if (node.IsSequence()) {

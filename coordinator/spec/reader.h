@@ -30,13 +30,17 @@ class SpecReader {
   // Adds a problem found elsewhere (validate.cc), placed at the key when the text has it.
   void Problem(std::string_view path, std::string_view got, std::string_view must,
                std::string_view way_out = {});
-  // Whether the text has the key; defaults do not count.
-  bool Has(const std::string& path) const { return places_.contains(path); }
+  // Whether the text has the key with a value; defaults and null do not count.
+  bool Has(const std::string& path) const {
+    const auto place = places_.find(path);
+    return place != places_.end() && !place->second.is_null;
+  }
   const std::vector<std::string>& problems() const { return problems_; }
 
  private:
   struct Place {
     int line = 0, column = 0;  // from 1; 0: not in the text (overrides.h)
+    bool is_null = false;
   };
   // Visits every mapping: limits, duplicate and unknown keys; remembers where each known key
   // stands.

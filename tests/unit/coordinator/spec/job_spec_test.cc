@@ -57,6 +57,20 @@ TEST(JobSpecTest, DefaultsAreFilledIn) {
   EXPECT_EQ(spec.yaml(), kMinimal);
 }
 
+TEST(JobSpecTest, AKeyWhoseValueIsNullIsNotGiven) {
+  v1::JobSpec spec = Parse(R"(name: books
+model: {config: gpt2, lora: {alpha: ~}}
+data: {train: [books.txt], buckets: null}
+train:
+  {steps: 10, tokens: ~, global_batch: 8, seed: null, loss_scale: {fixed: null},
+   optimizer: {momentum: null, beta1: ~}, schedule: {power:, warmup_tokens: null}}
+)");
+  spec.set_yaml(kMinimal);
+  EXPECT_EQ(spec.DebugString(), Parse(kMinimal).DebugString());
+  EXPECT_THAT(ErrorOf(absl::StrReplaceAll(kMinimal, {{"steps: 10", "steps: ~, tokens: null"}})),
+              HasSubstr("train.steps: got nothing"));
+}
+
 TEST(JobSpecTest, EveryKindOfValueIsRead) {
   const v1::JobSpec spec = Parse(R"(
 name: all
