@@ -61,8 +61,12 @@ std::vector<std::string> JsonReader::NotAsked() const {
 
 void JsonReader::Problem(std::string_view key, std::string_view got, std::string_view must,
                          std::string_view way_out) {
-  std::string text =
-      absl::StrCat(path_, Written(key), ": got ", Absl(got), ", must be ", Absl(must));
+  const std::string place = absl::StrCat(path_, Written(key), ": got ");
+  // What is asked for twice, or follows from what is missing, is one problem.
+  for (const std::string& said : *problems_) {
+    if (said.starts_with(place)) return;
+  }
+  std::string text = absl::StrCat(place, Absl(got), ", must be ", Absl(must));
   if (!way_out.empty()) absl::StrAppend(&text, "; ", Absl(way_out));
   problems_->push_back(std::move(text));
 }

@@ -40,6 +40,7 @@ class JsonReader {
   // Null when absent; a problem when it is not an object.
   const nlohmann::json* Object(std::string_view key);
 
+  // Of one key only the first is kept.
   void Problem(std::string_view key, std::string_view got, std::string_view must,
                std::string_view way_out = {});
 

@@ -185,8 +185,9 @@ double ReadEither(const Places& places, const TwoNames& names) {
 }
 
 void CheckWholeHead(JsonReader& reader) {
-  if (reader.Real("partial_rotary_factor", 0, 1, 1.0) != 1.0) {
-    reader.Problem("partial_rotary_factor", "a part", "1",
+  const double part = reader.Real("partial_rotary_factor", 0, 1, 1.0);
+  if (part != 1.0) {
+    reader.Problem("partial_rotary_factor", absl::StrCat(part), "1",
                    "the family rotates the whole head; models that rotate a part are others");
   }
 }

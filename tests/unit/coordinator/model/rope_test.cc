@@ -168,13 +168,23 @@ TEST(RopePlacesTest, TwoTypesThatDifferAreRefused) {
       kOf1e4 / 2, 1e-7);
 }
 
+TEST(RopePlacesTest, WhatIsMissingOrNoObjectIsOneProblem) {
+  EXPECT_THAT(ReadText(R"({"rope_scaling":"linear"})", kSmall).problems,
+              ElementsAre(HasSubstr("rope_scaling: got \"linear\", must be an object")));
+  EXPECT_THAT(ReadText(R"({"rope_scaling":{"rope_type":"llama3","factor":8}})", kSmall).problems,
+              ElementsAre(HasSubstr("low_freq_factor: got nothing"),
+                          HasSubstr("high_freq_factor: got nothing")));
+  EXPECT_THAT(ReadText(R"({"rope_scaling":{"rope_type":"longrope","factor":8}})", kSmall).problems,
+              ElementsAre(HasSubstr("short_factor: got nothing")));
+}
+
 TEST(RopePlacesTest, APartialRotaryFactorIsRefusedWhereverItStands) {
   for (const char* text :
        {R"({"partial_rotary_factor":0.5})",
         R"({"rope_scaling":{"rope_type":"default","partial_rotary_factor":0.5}})",
         R"({"rope_parameters":{"partial_rotary_factor":0.5}})"}) {
     EXPECT_THAT(ReadText(text, kSmall).problems,
-                ElementsAre(HasSubstr("partial_rotary_factor: got a part, must be 1")))
+                ElementsAre(HasSubstr("partial_rotary_factor: got 0.5, must be 1")))
         << text;
   }
   EXPECT_THAT(ReadText(R"({"rope_parameters":{"partial_rotary_factor":1.0}})", kSmall).problems,
