@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -85,6 +86,49 @@ std::string_view WayOut(absl::StatusCode code) {
   }
 }
 
+// Tables of the database in `path`; -1 where that cannot be told, which Open() will say better.
+// Looks at the file alone, without locks or its log: another program's database stays as it is.
+int CountTables(const std::string& path, bool ours) {
+  const std::string uri =
+      absl::StrCat("file:", absl::StrReplaceAll(path, {{"%", "%25"}, {"?", "%3f"}, {"#", "%23"}}),
+                   "?immutable=1");
+  sqlite3* database = nullptr;
+  int tables = 0;
+  const auto count = [](void* found, int, char**, char**) {
+    ++*static_cast<int*>(found);
+    return 0;
+  };
+  sqlite3_open_v2(uri.c_str(), &database,
+                  SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI, nullptr);
+  const int code = sqlite3_exec(database,
+                                ours ? "SELECT 1 FROM sqlite_master WHERE name = 'jobs'"
+                                     : "SELECT 1 FROM sqlite_master WHERE type = 'table'",
+                                count, &tables, nullptr);
+  sqlite3_close(database);
+  return code == SQLITE_OK ? tables : -1;
+}
+
+// Of a file that is there.
+absl::Status CheckIsStore(std::string_view path_view) {
+  const std::string path(path_view);
+  // As a FIFO it would be waited for, as a device read without an end.
+  if (const absl::Status file = OpenRegularFile(path).status(); absl::IsInvalidArgument(file))
+    return file;
+  std::error_code error;
+  std::string problem;
+  if (std::filesystem::file_size(path, error) == 0) {
+    problem = " is empty, which no store is: its jobs are lost";
+  } else if (!std::filesystem::exists(path + "-wal", error) &&
+             CountTables(path, /*ours=*/true) == 0) {  // a log may hold tables that the file lacks
+    problem = CountTables(path, /*ours=*/false) > 0
+                  ? " is another program's database: it has no table of jobs"
+                  : " is a database without tables, which no store is: its jobs are lost";
+  }
+  if (problem.empty()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, problem, Absl(WayOut(absl::StatusCode::kDataLoss)),
+                                          ", or remove it to begin without jobs"));
+}
+
 }  // namespace
 
 void SqliteStore::CloseDatabase::operator()(sqlite3* database) const { sqlite3_close(database); }
@@ -123,11 +167,8 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(std::string_view 
     const bool linked = !error || error == std::errc::file_exists;
     if (!linked) RETURN_IF_ERROR(Rename(fresh, std::string(path)));  // a file system without links
     std::filesystem::remove(fresh, error);
-  } else if (std::filesystem::is_regular_file(path, error) &&
-             std::filesystem::file_size(path, error) == 0) {
-    return absl::DataLossError(absl::StrCat(
-        Absl(path), " is empty, which no store is: its jobs are lost",
-        Absl(WayOut(absl::StatusCode::kDataLoss)), ", or remove it to begin without jobs"));
+  } else {
+    RETURN_IF_ERROR(CheckIsStore(path));
   }
   auto store = OpenFile(path);
   // After the store is there: who comes here meanwhile finds it.

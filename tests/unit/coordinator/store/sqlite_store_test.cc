@@ -150,6 +150,33 @@ TEST_F(SqliteStoreTest, AnEmptyFileIsNoStore) {
   EXPECT_FALSE(std::filesystem::exists(file_ + ".new"));
 }
 
+TEST_F(SqliteStoreTest, AnotherDatabaseIsNoStoreAndStaysAsItIs) {
+  for (const char* sql : {"CREATE TABLE notes (text TEXT)", "PRAGMA application_id = 7"}) {
+    std::filesystem::remove(file_);
+    sqlite3* database = nullptr;
+    sqlite3_open(file_.c_str(), &database);
+    ASSERT_EQ(sqlite3_exec(database, sql, nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(database);
+    const auto bytes = std::filesystem::file_size(file_);
+    const auto store = SqliteStore::Open(file_);
+    EXPECT_EQ(store.status().code(), absl::StatusCode::kDataLoss) << store.status();
+    EXPECT_THAT(std::string(store.status().message()),
+                testing::AnyOf(testing::HasSubstr("is another program's database"),
+                               testing::HasSubstr("is a database without tables")));
+    EXPECT_EQ(std::filesystem::file_size(file_), bytes);
+  }
+}
+
+TEST_F(SqliteStoreTest, WhatIsNoFileIsNamedAtOnce) {
+  ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(SqliteStore::Open(file_).status().message()),
+              testing::HasSubstr(file_ + ": it is a FIFO, must be a regular file"));
+  std::filesystem::remove(file_);
+  std::filesystem::create_directory(file_);
+  EXPECT_THAT(std::string(SqliteStore::Open(file_).status().message()),
+              testing::HasSubstr("directory"));
+}
+
 TEST_F(SqliteStoreTest, WhatWasCommittedSurvivesTheKillOfItsProcess) {
   const pid_t child = fork();
   if (child == 0) {
