@@ -206,10 +206,14 @@ class Emitter {
     }
   }
 
-  // Each part has one element for each row, or one for each column.
+  // Each part has one element for each row, or one for each column. Shards of a unit that is dealt
+  // hold those of one parameter each.
   void Factor(const Parameter& parameter, v1::StateKind kind, int value) {
+    const Unit& unit = input_.parameters->units()[parameter.unit];
     const Slice root = graph_.Root(graph_.Whole(value));
-    int64_t offset = root.offset;
+    const int64_t shard_elements = unit.dealt ? graph_.values[value].elements() : 0;
+    int64_t offset =
+        unit.dealt ? parameter.offset / unit.shard_elements * shard_elements : root.offset;
     for (const Part& part : parameter.parts) {
       const int64_t elements = compiler::FactorElements(part, kind);
       v1::StateRange* range = program_.add_state();
@@ -224,6 +228,7 @@ class Emitter {
       range->set_offset(offset * SizeOf(root.shape.dtype));
       range->set_row_stride(elements);
       range->set_dtype(EncodeDType(root.shape.dtype));
+      range->set_shard_elements(shard_elements);
       range->set_copy(parameter.copy);
       offset += elements;
     }

@@ -57,7 +57,7 @@ class Reducer {
       }
       size_t sums = SumOverTensor(bucket.sums, bucket.last_writer, all, name);
       const v1::Tier tier = TierOf(bucket.value, bucket.streamed);
-      size_t end = SumOverData(bucket.last_writer, all, name, &sums);
+      size_t end = SumOverData(groups_.data, bucket.last_writer, all, name, &sums);
       if (bucket.sums.tied) {
         end = AfterPasses(tier, end);
         sums += AllReduce(groups_.tied, end, all, name);
@@ -98,7 +98,7 @@ class Reducer {
                           .name = unit.name,
                           .final_after = end,
                           .used_up = at_once_ != nullptr && !unit.sums.tied,
-                          .copies = unit.sums.copies,
+                          .copies = CopiesOf(unit),
                           .tier = tier});
     }
     return shards;
@@ -233,14 +233,15 @@ class Reducer {
     return count;
   }
 
-  // The all-reduce of a bucket. Returns the index after which it holds the sum.
-  size_t SumOverData(size_t after, Slice all, const std::string& name, size_t* sums) {
-    if (groups_.data == kNone || !IsRounded(all)) {
-      *sums += AllReduce(groups_.data, after, all, name);
+  // The all-reduce of a bucket, or of a unit that every rank keeps, over data-parallel ranks.
+  // Returns the index after which it holds the sum.
+  size_t SumOverData(int group, size_t after, Slice all, const std::string& name, size_t* sums) {
+    if (group == kNone || !IsRounded(all)) {
+      *sums += AllReduce(group, after, all, name);
       return after;
     }
     const Slice half = ToBF16(after, all, name);
-    *sums += AllReduce(groups_.data, after, half, name);
+    *sums += AllReduce(group, after, half, name);
     const size_t later = Later(after);
     Cast(later, half, all, name + " to f32");
     return later;
@@ -309,6 +310,7 @@ class Reducer {
     const Unit& unit = parameters_.units()[f.unit];
     const Slice all = graph_.Whole(f.value);
     SumOverTensor(unit.sums, f.last_writer, all, "grads." + unit.name);
+    if (!unit.sharded()) return SumWhole(f, unit, all, shards);
     const bool first = !shards->contains(f.unit);
     const std::string name = "grads." + unit.name;
     if (first) {
@@ -336,7 +338,27 @@ class Reducer {
     return later;
   }
 
-  // The same in codes.
+  // The same of a unit that every rank keeps: the sums of all scopes are added to the first's.
+  size_t SumWhole(const Finished& f, const Unit& unit, Slice all, std::map<int, int>* sums) {
+    const std::string name = "grads." + unit.name;
+    size_t count = 0;
+    const size_t after = SumOverData(groups_.shard, f.last_writer, all, name, &count);
+    const auto [sum, is_first] = sums->try_emplace(f.unit, f.value);
+    if (is_first) return after;
+    const size_t later = Later(after);
+    Insert(later, {.what = Compute{Op::kAdd, kernels::NoAttrs{}},
+                   .operands = {all, graph_.Whole(sum->second)},
+                   .text = "add to " + name});
+    return later;
+  }
+
+  // Ranks of the group "model" that hold the same elements of a unit's summed gradient.
+  int CopiesOf(const Unit& unit) const {
+    const auto ranks = static_cast<int>(ShardCount(grid_));
+    return unit.sharded() ? unit.sums.copies : unit.sums.copies * ranks;
+  }
+
+  // As Scatter, in codes.
   size_t ScatterCodes(const Finished& f, const Unit& unit, Slice all, Slice shard, bool first) {
     const std::string name = "grads." + unit.name;
     const Slice part = first ? shard
@@ -382,8 +404,9 @@ class Reducer {
   void Complete(int unit, int shard, size_t after) {
     const Slice part = graph_.Whole(shard);
     const Unit& u = parameters_.units()[unit];
-    AllReduce(groups_.replica, after, part, "grads.shard." + u.name);
-    if (u.sums.tied) AllReduce(groups_.tied, after, part, "grads.shard." + u.name);
+    const std::string name = absl::StrCat(u.sharded() ? "grads.shard." : "grads.", u.name);
+    AllReduce(groups_.replica, after, part, name);
+    if (u.sums.tied) AllReduce(groups_.tied, after, part, name);
   }
 
   const v1::Grid& grid_;

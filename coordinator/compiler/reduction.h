@@ -3,7 +3,8 @@
 //
 // Without ZeRO buckets of gradients are all-reduced in place. With it each unit's gradient is
 // reduce-scattered, so that a rank keeps only its shard: once a step (stage 1), or once a pass of a
-// micro-batch (stage 2 and 3), when the shards of later passes are added to the first. Replicas of
+// micro-batch (stage 2 and 3), when the shards of later passes are added to the first. That of a
+// unit that every rank keeps (Unit::kept) is all-reduced as often. Replicas of
 // a shard (hierarchical sharding) and the stages that share a tied embedding sum last. With
 // layout.reduce_format bf16 what goes over the data-parallel links is rounded to bf16 before, and
 // sums are kept in layout.gradient_format after; with int8, int4 or fp8 gradients of matrices are
@@ -45,7 +46,8 @@ struct AtOnce {
 };
 
 struct Reduction {
-  std::map<int, int> shards;  // unit -> value [shard_elements]; with ZeRO
+  // unit -> value [shard_elements], or all its elements where every rank keeps it; with ZeRO
+  std::map<int, int> shards;
   std::map<int, int>
       homes;              // of gradients that rest off the device (offload.h), by outermost value
   std::set<int> used_up;  // outermost values

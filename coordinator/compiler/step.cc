@@ -18,6 +18,7 @@
 #include "coordinator/compiler/tiers/fetch.h"
 #include "coordinator/compiler/tiers/optimizer.h"
 #include "coordinator/compiler/tiers/staging.h"
+#include "coordinator/layout/dealing.h"
 #include "coordinator/layout/formats.h"
 
 namespace terrace::compiler {
@@ -286,10 +287,13 @@ class Train {
     };
     if (unit != kNone) {
       const Unit& shared = context_.parameters.units()[unit];
-      add(shared.master, shared.rounded);
-      return weights;
+      if (shared.sharded()) {
+        add(shared.master, shared.rounded);
+        return weights;
+      }
     }
-    for (const int i : ParametersOf(gradient)) {
+    for (const int i :
+         unit == kNone ? ParametersOf(gradient) : context_.parameters.units()[unit].parameters) {
       const Parameter& parameter = context_.parameters.all()[i];
       add(parameter.weight, parameter.rounded);
     }
@@ -310,29 +314,40 @@ class Train {
   }
 
   void Update(int index, const std::map<int, int>& homes, Slice scale, Optimizer* optimizer) {
-    const Parameter& parameter = context_.parameters.all()[index];
+    const int gradient = gradients_.Of(0, 0).by_parameter().at(index);
+    Update(context_.parameters.all()[index], AtHome(Flat(graph_.Whole(gradient)), homes), scale,
+           optimizer);
+  }
+
+  void Update(const Parameter& parameter, Slice gradient, Slice scale, Optimizer* optimizer) {
     const auto flat = [&](int value) {
       return value == kNone ? Slice() : Flat(graph_.Whole(value));
     };
-    const OptimizerState state = {
-        .gradient = AtHome(flat(gradients_.Of(0, 0).by_parameter().at(index)), homes),
-        .weight = flat(parameter.weight),
-        .rounded = flat(parameter.rounded),
-        .moments = MomentSlices(parameter.moments, flat),
-        .block = context_.parameters.moment_block()};
+    OptimizerState state = {.gradient = gradient,
+                            .weight = flat(parameter.weight),
+                            .rounded = flat(parameter.rounded),
+                            .moments = MomentSlices(parameter.moments, flat),
+                            .block = context_.parameters.moment_block()};
+    AddFactors(parameter.moments, &state);
     builder_.layer = parameter.layer;
-    const kernels::OptimizerRow& rule = kernels::RowOf(parameter.update.rule);
-    if (rule.whole_matrix || rule.factored) {
-      UpdateTensors(parameter, state, scale, optimizer);
+    if (UpdatesWholes(kernels::RowOf(parameter.update.rule))) {
+      UpdateTensors(parameter, state, "", scale, optimizer);
     } else {
       optimizer->Update(RuleOf(parameter.update), state, scale, parameter.first().name);
     }
     builder_.layer = kNone;
   }
 
-  // The tensors of a parameter one by one. `state`: of the whole parameter, flat.
-  void UpdateTensors(const Parameter& parameter, const OptimizerState& state, Slice scale,
-                     Optimizer* optimizer) {
+  void AddFactors(const Moments& moments, OptimizerState* state) const {
+    for (size_t i = 0; i < moments.factors.size(); ++i) {
+      if (moments.factors[i] != kNone) state->factors[i] = graph_.Whole(moments.factors[i]);
+    }
+  }
+
+  // The tensors of a parameter one by one. `state`: of the whole parameter, flat, and perhaps of
+  // what follows it. `and_more`: what the instructions say behind a tensor's name.
+  void UpdateTensors(const Parameter& parameter, const OptimizerState& state, const char* and_more,
+                     Slice scale, Optimizer* optimizer) {
     std::array<int64_t, kFactorKinds.size()> before = {};  // elements of factors of earlier parts
     for (const Part& part : parameter.parts) {
       const auto matrix = [&](const Slice& flat) {
@@ -347,15 +362,15 @@ class Train {
       for (const MomentSlice& moment : state.moments)
         own.moments.push_back({matrix(moment.numbers)});
       for (size_t i = 0; i < before.size(); ++i) {
-        if (parameter.moments.factors[i] == kNone) continue;
+        if (state.factors[i].absent()) continue;
         const int64_t elements = FactorElements(part, kFactorKinds[i]);
-        own.factors[i] = Range(graph_.Whole(parameter.moments.factors[i]), before[i], elements);
+        own.factors[i] = Range(state.factors[i], before[i], elements);
         before[i] += elements;
       }
       kernels::UpdateAttrs attrs = RuleOf(parameter.update);
       if (kernels::RowOf(attrs.rule).whole_matrix)
         attrs.step_scale = StepScale(part.rows, part.columns);
-      optimizer->Update(attrs, own, scale, part.tensor->name);
+      optimizer->Update(attrs, own, scale, part.tensor->name + and_more);
     }
   }
 
@@ -372,14 +387,27 @@ class Train {
   void UpdateShard(int index, int gradient, const std::map<int, int>& homes, Slice scale,
                    Optimizer* optimizer) {
     const Unit& unit = context_.parameters.units()[index];
+    if (!unit.sharded()) return UpdateKept(unit, gradient, scale, optimizer);
     const auto whole = [&](int value) { return value == kNone ? Slice() : graph_.Whole(value); };
-    optimizer->Update(RuleOf(unit.update),
-                      {.gradient = AtHome(whole(gradient), homes),
-                       .weight = whole(unit.master),
-                       .rounded = whole(unit.rounded),
-                       .moments = MomentSlices(unit.moments, whole),
-                       .block = context_.parameters.moment_block()},
-                      scale, "shard of " + unit.name);
+    OptimizerState state = {.gradient = AtHome(whole(gradient), homes),
+                            .weight = whole(unit.master),
+                            .rounded = whole(unit.rounded),
+                            .moments = MomentSlices(unit.moments, whole),
+                            .block = context_.parameters.moment_block()};
+    if (!unit.dealt)
+      return optimizer->Update(RuleOf(unit.update), state, scale, "shard of " + unit.name);
+    AddFactors(unit.moments, &state);
+    UpdateTensors(context_.parameters.all()[unit.parameters[0]], state,
+                  " or another layer's, as dealt", scale, optimizer);
+  }
+
+  // Every rank has all of the unit.
+  void UpdateKept(const Unit& unit, int gradient, Slice scale, Optimizer* optimizer) {
+    for (const int i : unit.parameters) {
+      const Parameter& parameter = context_.parameters.all()[i];
+      Update(parameter, Range(graph_.Whole(gradient), parameter.offset, parameter.elements()),
+             scale, optimizer);
+    }
   }
 
   // `slice_of`: of a value, absent where there is none. A factored rule may keep the second alone.
@@ -503,9 +531,9 @@ void AppendRestore(const StageContext& context, Graph* graph) {
   const bool any = std::any_of(units.begin(), units.end(), [](const Unit& unit) {
     return unit.rounded != kNone || (unit.weights != kNone && unit.master != kNone);
   });
-  // Stages have the same sequences, those too of which everything is frozen.
+  // Stages have the same sequences, those too of which everything is frozen, or kept by all ranks.
   const bool others =
-      context.parameters.freezes() && (context.parallel.zero > 0 || RoundsWeights(context.layout));
+      context.parallel.zero > 0 || (context.parameters.freezes() && RoundsWeights(context.layout));
   if (!any && !others) return;
   Builder builder(graph, AddSequence("restore", graph));
   GatherWeights(context, &builder);

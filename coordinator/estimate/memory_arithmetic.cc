@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
+#include "coordinator/layout/dealing.h"
 
 namespace terrace {
 namespace {
@@ -45,12 +48,12 @@ class Estimator {
         .name = "training",
         .note = absl::StrCat(StatesText(), "; N parameters on ", in_.devices,
                              in_.devices == 1 ? " device" : " devices, per device")};
-    const int stages = in_.optimizer->whole_matrix || in_.optimizer->factored ? 0 : 3;
-    for (int stage = 0; stage <= stages; ++stage) {
-      section.cases.push_back(
-          States(stage == 0 ? "no sharding" : absl::StrCat("ZeRO ", stage), stage));
+    const bool wholes = UpdatesWholes(*in_.optimizer);
+    for (int stage = 0; stage <= (wholes ? 2 : 3); ++stage) {
+      const std::string name = stage == 0 ? "no sharding" : absl::StrCat("ZeRO ", stage);
+      section.cases.push_back(wholes && stage > 0 ? Dealt(name, stage) : States(name, stage));
     }
-    if (stages == 0) return section;
+    if (wholes) return section;
     section.cases.push_back(Offloaded("ZeRO 2, optimizer on host", 2, /*parameters=*/false, false));
     section.cases.push_back(Offloaded("ZeRO 3, all states on host", 3, true, false));
     section.cases.push_back(Offloaded("ZeRO 3, all states on NVMe", 3, true, true));
@@ -219,14 +222,13 @@ class Estimator {
       return absl::StrCat(in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name),
                           " gradients, ", in_.bf16 ? "f32 master weights, " : "",
                           Absl(in_.moments->name), " m of layers' matrices (",
-                          Absl(in_.optimizer->name),
-                          "), m and v of the rest (adamw), never sharded");
+                          Absl(in_.optimizer->name), "), m and v of the rest (adamw)");
     }
-    return absl::StrCat(
-        in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name), " gradients, ",
-        in_.bf16 ? "f32 master weights, " : "", moments > 0 ? Absl(in_.moments->name) : "",
-        kMoments[moments], in_.optimizer->factored ? ", f32 means of rows and columns" : "", " (",
-        Absl(in_.optimizer->name), in_.optimizer->factored ? "), never sharded" : ")");
+    return absl::StrCat(in_.bf16 ? "bf16" : "f32", " weights, ", Absl(in_.gradients->name),
+                        " gradients, ", in_.bf16 ? "f32 master weights, " : "",
+                        moments > 0 ? Absl(in_.moments->name) : "", kMoments[moments],
+                        in_.optimizer->factored ? ", f32 means of rows and columns" : "", " (",
+                        Absl(in_.optimizer->name), ")");
   }
 
   // `per` bytes a parameter, on all devices or shared by them.
@@ -250,6 +252,56 @@ class Estimator {
             {State("weights", weight_bytes(), stage >= 3),
              State("gradients", gradient_bytes(), stage >= 2),
              State("optimizer", optimizer_bytes(), stage >= 1)},
+            {},
+            {}};
+  }
+
+  // The optimizer's states of one tensor, by its own rule.
+  double OptimizerBytes(const Tensor& tensor) const {
+    const bool others = in_.optimizer->whole_matrix && !IsLayerMatrix(tensor);
+    const kernels::OptimizerRow& rule =
+        others ? kernels::RowOf(kernels::OptimizerRule::kAdamw) : *in_.optimizer;
+    const auto elements = static_cast<double>(tensor.elements());
+    const double bytes = StateBytes(MomentsOf(rule), *in_.moments) * elements;
+    if (!rule.factored) return bytes;
+    const bool matrix = tensor.shape.size() >= 2;
+    return bytes + 4 * (matrix
+                            ? Means(rule) * static_cast<double>(tensor.shape[0] + tensor.shape[1])
+                            : elements);
+  }
+
+  // ZeRO 1 or 2 of a rule that updates tensors as wholes (layout/dealing.h).
+  EstimateCase Dealt(const std::string& name, int stage) const {
+    const auto devices = static_cast<double>(in_.devices);
+    double padded = 0, own = 0, optimizer = 0;  // parameters of weights, of own gradients; bytes
+    std::map<std::tuple<TensorRole, int64_t, int64_t>, std::vector<const Tensor*>> alike;
+    for (const Tensor& tensor : in_.model->tensors) {
+      const auto elements = static_cast<double>(tensor.elements());
+      if (IsLayerMatrix(tensor)) {
+        alike[{tensor.role, tensor.shape[0], tensor.shape[1]}].push_back(&tensor);
+        continue;
+      }
+      const double ranks = in_.optimizer->factored ? 1 : devices;  // that share it
+      padded += elements;
+      own += elements / ranks;
+      optimizer += OptimizerBytes(tensor) / ranks;
+    }
+    for (const auto& [kind, tensors] : alike) {
+      const Deal deal = DealOf(static_cast<int64_t>(tensors.size()), in_.devices);
+      const auto elements = static_cast<double>(tensors[0]->elements());
+      const auto have = static_cast<double>(deal.rounds + deal.kept);
+      padded += elements * static_cast<double>(deal.rounds * in_.devices + deal.kept);
+      own += elements * have;
+      optimizer += OptimizerBytes(*tensors[0]) * have;
+    }
+    const std::string dealt = absl::StrCat(" N, matrices dealt to ", in_.devices);
+    const auto part = [&](const char* what, double each, double bytes) {
+      return Part(what, absl::StrCat(each, dealt), bytes);
+    };
+    return {name,
+            {part("weights", weight_bytes(), weight_bytes() * padded),
+             part("gradients", gradient_bytes(), gradient_bytes() * (stage == 2 ? own : padded)),
+             part("optimizer", optimizer_bytes(), optimizer)},
             {},
             {}};
   }

@@ -63,14 +63,11 @@ void Beta2Decay(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.beta2_dec
 void ClipThreshold(const DeepSpeedValue& m) { MapAsIs(m, "train.optimizer.clip_threshold"); }
 
 void Zero(const DeepSpeedValue& m) {
-  if (IsOfType(m.config, "adafactor") && m.setting.value != 0) {
-    m.draft->Absent(m.setting.path, m.setting.value.dump(),
-                    "Adafactor updates whole tensors here: layout.zero is 0");
-    return;
-  }
-  if (IsMuon(m.config) && m.setting.value != 0) {
-    m.draft->Absent(m.setting.path, m.setting.value.dump(),
-                    "Muon updates whole matrices here: layout.zero is 0");
+  const bool adafactor = IsOfType(m.config, "adafactor");
+  if ((adafactor || IsMuon(m.config)) && WholeOf(m.setting.value) == 3) {
+    Map(m, "layout.zero", "2",
+        adafactor ? "Adafactor updates whole tensors, which ZeRO 3 would cut"
+                  : "Muon updates whole matrices, which ZeRO 3 would cut");
     return;
   }
   MapWhole(m, "layout.zero");

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
+#include "coordinator/layout/dealing.h"
 
 namespace terrace {
 namespace {
@@ -240,15 +241,19 @@ void Checker::CheckSharding() {
   }
 }
 
-// Its update needs a matrix, or any tensor, and its gradient together, on the device.
+// Its update needs a matrix, or any tensor, and its gradient together, on the device of a rank.
 void Checker::CheckWholeMatrices() {
   const kernels::OptimizerRow& rule = OptimizerOf(layout_);
-  if (!rule.whole_matrix && !rule.factored) return;
+  if (!UpdatesWholes(rule)) return;
   const std::string why =
       absl::StrCat(" with train.optimizer.name ", Absl(rule.name), ", which updates ",
                    rule.factored ? "tensors" : "matrices", " as a whole");
-  if (layout_.zero_stage() > 0)
-    Problem("zero", layout_.zero_stage(), absl::StrCat("be 0", why), "layout.zero 0");
+  if (layout_.zero_stage() == 3)
+    Problem("zero", 3, absl::StrCat("be 0, 1 or 2", why), "layout.zero 1");
+  if (ReduceCodes(layout_) != nullptr && layout_.zero_stage() > 0) {
+    problems_.push_back(absl::StrCat("formats.reduce: got ", layout_.reduce_format(),
+                                     ", must be f32 or bf16", why, "; leave it out"));
+  }
   if (layout_.tensor_parallel() > 1) {
     Problem("tp", layout_.tensor_parallel(), absl::StrCat("be 1", why),
             "layout.pp, or layout.cp, in its place");

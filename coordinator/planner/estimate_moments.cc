@@ -96,10 +96,13 @@ class Moments {
         shards_(ShardRanks(layout)),
         whole_(kF32Bytes * stage.parameters / layout.tensor_parallel()),
         trained_(kF32Bytes * stage.trained / layout.tensor_parallel()),
+        kept_wholes_(kF32Bytes * stage.kept),
+        empty_(kF32Bytes * stage.empty),
         coded_(kF32Bytes * stage.coded / layout.tensor_parallel()),
         coded_share_(CodedShareOfWeights(layout, model.config)),
         layer_(kF32Bytes * model.layer_parameters / layout.tensor_parallel()),
-        moment_share_(stage.moments_each() * MomentShare(layout, model.config)) {
+        one_moment_(MomentShare(layout, model.config)),
+        moment_share_(stage.moments_each() * one_moment_) {
     const int64_t table = kF32Bytes * model.config.vocabulary * model.config.hidden /
                           int64_t{layout.tensor_parallel()};
     embedding_ = stage.index == 0 ? table : 0;
@@ -122,6 +125,10 @@ class Moments {
       const bool leaves = away_.optimizer > 0 || DataRanks(layout) > 1;
       using_up_ = tied_ + (leaves ? kRetiredLayers * unit : 0);
     }
+    // The gradients of a round of matrices that are dealt leave together.
+    if (shards_ > 1 && stage.updated_layers < stage.layers)
+      round_ = shards_ * kF32Bytes * model.whole_parameters;
+    if (model.update_factored) kept_exact_ = std::min(kept_wholes_, exact_);
     layer_work_ = kept.again + LayerWorkBytes(model, layout);
     first_work_ = std::max(stage.head ? LossBytes(model, layout) : int64_t{0}, layer_work_);
     update_work_ = UpdateWorkBytes(model, layout);
@@ -154,7 +161,17 @@ class Moments {
     const int64_t share = InMasters(layout_, trained_) / shards_;
     return moments - Part(away_.optimizer, moments) + share -
            Part(masters ? away_.optimizer : away_.weights, share) + Frozen() + Lasting() - Saved() +
-           Residuals();
+           Residuals() + Wholes();
+  }
+
+  // What tensors that are dealt or kept as wholes take beyond even shares of them.
+  int64_t Wholes() const {
+    const int64_t moments =
+        kF32Bytes * (stage_.kept_moments + (stage_.empty_moments - stage_.kept_moments) / shards_);
+    // A weight that every rank keeps and nothing rounds is its own master.
+    const int64_t masters = RoundsWeights(layout_) ? kept_wholes_ - kept_exact_ : 0;
+    return Part(one_moment_, moments) + InMasters(layout_, masters) +
+           InMasters(layout_, empty_ - kept_wholes_) / shards_ + InWeights(layout_, empty_);
   }
 
   // What codes save of the frozen weights, which Frozen and Lasting count as if decoded.
@@ -236,8 +253,9 @@ class Moments {
     const double gone = zero == 0 ? away_.gradients : 0;
     const int64_t passing = m > 1 ? kPassingLayers * layer_ : std::max(2 * layer_, embedding_);
     const bool accumulated = m > 1 && !ForwardFirst(layout_.schedule());
-    const int64_t most = zero == 1 ? GradientsAtOnce(layout_, whole_, std::max(head_, embedding_))
-                                   : Waiting(whole_, std::max(2 * layer_, embedding_));
+    const int64_t most =
+        zero == 1 ? GradientsAtOnce(layout_, whole_ + empty_, std::max(head_, embedding_))
+                  : Waiting(whole_, std::max(2 * layer_, embedding_));
     const int64_t first = accumulated ? most : std::min(most, std::max(head_, layer_));
     peak->Moment(Visiting(out_ + one_), Staying(first, gone, split ? head_ : head_ + passing),
                  There(kept_.kept), first_work_);
@@ -280,13 +298,19 @@ class Moments {
                                   away_.gradients, (embedding_ + 2 * layer_) / shards_);
     const int64_t sums = several ? shard : 0;
     const auto parts = [&](int64_t bytes) { return several ? bytes / shards_ : 0; };
-    const auto arrived = [&](int64_t bytes) { return std::min(whole_, bytes); };
+    // A round leaves while the next is made, and what every rank keeps never becomes a shard.
+    const int64_t not_cut = kept_wholes_ - kept_wholes_ / shards_;
+    const int64_t wait = 2 * round_ + not_cut;
+    // Sums of earlier passes may be there beside all of one pass.
+    const int64_t beside = several && wait > 0 ? shard + not_cut : 0;
+    const auto arrived = [&](int64_t bytes) { return std::min(whole_ + empty_ + beside, bytes); };
     peak->Moment(Visiting(out_ + one_, tied_head_), arrived(sums + std::max(out_, one_)),
                  There(kept_.kept), first_work_);
     const int64_t but_two = kept_.kept - 2 * kept_.one_layer;
     if (split) peak->Moment(Visiting(two_), sums, There(but_two), layer_work_);
-    peak->Moment(split ? 0 : Visiting(two_), arrived(sums + tied_ + two_) + parts(two_),
-                 There(but_two), split ? 0 : layer_work_);
+    peak->Moment(split ? 0 : Visiting(two_),
+                 arrived(sums + tied_ + two_ + wait) + parts(two_ + round_), There(but_two),
+                 split ? 0 : layer_work_);
     // Where chunks are short the next pass over one is at work when an embedding's gradient leaves.
     const bool chunks = layout_.interleave() > 1;
     const bool short_chunks =
@@ -295,7 +319,8 @@ class Moments {
     peak->Moment(split     ? 0
                  : several ? Visiting(embedding_ + two_, embedding_) + Codes(embedding_)
                            : Visiting(two_),
-                 arrived(shard + embedding_ + two_) + tables - embedding_ + parts(tables + two_),
+                 arrived(shard + embedding_ + two_ + wait) + tables - embedding_ +
+                     parts(tables + two_ + round_),
                  There(kept_.kept - kept_.one_pass), chunks ? layer_work_ : 0);
   }
 
@@ -303,16 +328,20 @@ class Moments {
   const EstimatedStage& stage_;
   const HeldActivations& kept_;
   const Away away_;
-  const int64_t shards_, whole_, trained_, coded_;
+  const int64_t shards_, whole_, trained_;
+  const int64_t kept_wholes_, empty_;  // of tensors that are updated as wholes
+  const int64_t coded_;
   const double coded_share_;
   const int64_t layer_;
-  const double moment_share_;
+  const double one_moment_, moment_share_;
   int64_t embedding_ = 0, head_ = 0, tied_ = 0;
   bool ties_ = false;                  // the head reads the embedding's table
   int64_t exact_ = 0, tied_head_ = 0;  // tables that stay f32
   int64_t exact_frozen_ = 0;
   int64_t chunk_ = 0;                    // of its layers
   int64_t one_ = 0, two_ = 0, out_ = 0;  // layers, or the head, as they are prefetched
+  int64_t round_ = 0;                    // of matrices that are dealt
+  int64_t kept_exact_ = 0;               // of `kept_wholes_`
   int64_t layer_work_ = 0, first_work_ = 0, update_work_ = 0;
   int64_t using_up_ = -1;  // gradients that the optimizer has yet to use up; -1: it waits for all
 };

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 
+#include "coordinator/layout/dealing.h"
 #include "coordinator/layout/parameter_groups.h"
 #include "coordinator/layout/precision.h"
 #include "coordinator/layout/rules.h"
@@ -207,7 +208,9 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
       dropped_attention += tensor.shape[1];
   }
   SetTrained(spec.train().optimizer(), model);
-  update_flops /= static_cast<double>(std::max<int64_t>(1, config.layers));
+  const int64_t layers = std::max<int64_t>(1, config.layers);
+  update_flops /= static_cast<double>(layers);
+  for (int64_t* sum : {&whole_parameters, &whole_moments, &whole_vectors}) *sum /= layers;
   adds_tables = model.Find(TensorRole::kPositionEmbedding) != nullptr;
   layer_parameters /= std::max<int64_t>(1, config.layers);
   adapter_ranks /= std::max<int64_t>(1, config.layers);
@@ -216,6 +219,7 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
 
 void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& model) {
   freezes = FrozenParameters(optimizer, model) > 0;
+  layers_differ = optimizer.layer_decay() > 0;
   if (freezes) first_trained_layer = FirstTrainedLayer(optimizer, model);
   layer_trained.assign(config.layers, 0);
   layer_moments.assign(config.layers, 0);
@@ -237,10 +241,16 @@ void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& 
                        : embeds          ? embedding_moments
                                          : head_moments;
     const kernels::OptimizerRow& rule = kernels::RowOf(update.rule);
-    for (const v1::StateKind kind :
-         MomentKinds(rule, tensor.shape.size() >= 2, optimizer.beta1() > 0)) {
+    const bool is_matrix = tensor.shape.size() >= 2;
+    int64_t own_moments = 0;
+    for (const v1::StateKind kind : MomentKinds(rule, is_matrix, optimizer.beta1() > 0)) {
       const std::vector<int64_t> shape = MomentShape(kind, tensor.shape);
-      moments += std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+      own_moments += std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    }
+    moments += own_moments;
+    if (UpdatesWholes(rule) && tensor.layer >= 0) {
+      (is_matrix ? whole_parameters : whole_vectors) += tensor.elements();
+      if (is_matrix) whole_moments += own_moments;
     }
     if (rule.factored) {
       update_factored = true;
@@ -322,12 +332,42 @@ std::vector<EstimatedStage> EstimateModel::Stages(const v1::Layout& layout) cons
     if (i == 0) stage.trained += embedding_trained;
     if (i == 0) stage.moments += embedding_moments;
     if (i == last) FinishLast(i, head_flops, &stage);
-    if (freezes) continue;
-    stage.trained = stage.parameters;
-    stage.layers_trained = stage.layers * layer_parameters;
-    stage.back_layers = stage.layers;
+    if (!freezes) {
+      stage.trained = stage.parameters;
+      stage.layers_trained = stage.layers * layer_parameters;
+      stage.back_layers = stage.layers;
+    }
+    DealWholes(layout, own, &stage);
   }
   return stages;
+}
+
+// Chunks whose gradients are summed apart have units of their own.
+void EstimateModel::DealWholes(const v1::Layout& layout, const std::vector<int64_t>& chunks,
+                               EstimatedStage* stage) const {
+  stage->updated_layers = stage->layers;
+  const int64_t ranks = ShardRanks(layout);
+  if (ranks == 1 || whole_parameters == 0) return;
+  std::vector<int64_t> counts = {stage->layers};
+  if (layout.zero_stage() > 1) counts = chunks;
+  if (layers_differ) counts.assign(stage->layers, 1);
+  Deal all;
+  int64_t empty = 0;
+  for (const int64_t count : counts) {
+    const Deal deal = DealOf(count, ranks);
+    all = {all.rounds + deal.rounds, all.kept + deal.kept};
+    empty += deal.rounds * ranks - (count - deal.kept);
+  }
+  stage->updated_layers = all.rounds + all.kept;
+  stage->empty = empty * whole_parameters;
+  stage->empty_moments = empty * whole_moments;
+  stage->kept = all.kept * whole_parameters;
+  stage->kept_moments = all.kept * whole_moments;
+  if (!update_factored) return;
+  // Tables, norms and biases, too.
+  const int64_t of_layers = stage->layers * (whole_parameters + whole_vectors);
+  stage->kept += stage->layers * whole_vectors + std::max<int64_t>(0, stage->trained - of_layers);
+  stage->kept_moments += std::max<int64_t>(0, stage->moments - stage->layers * whole_moments);
 }
 
 void EstimateModel::FinishLast(int64_t index, double head_flops, EstimatedStage* stage) const {

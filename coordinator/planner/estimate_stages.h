@@ -81,6 +81,10 @@ struct EstimatedStage {  // of a layout
   bool head_trained = true;
   // Moments that the optimizer keeps of `trained`, those with two counted twice.
   int64_t moments = 0;
+  // With ZeRO, of what is updated as wholes (layout/dealing.h): parameters that every rank keeps,
+  // those that would fill shards which got none, and the moments of both.
+  int64_t kept = 0, empty = 0, kept_moments = 0, empty_moments = 0;
+  int64_t updated_layers = 0;  // whose matrices a rank updates
   double flops_per_token = 0;
   bool head = false;  // has the head and the loss
   HeldMoments held = {};
@@ -118,6 +122,10 @@ struct EstimateModel {
   // `count` layers of the model from `begin` on.
   void AddLayers(const v1::Layout& layout, int64_t begin, int64_t count,
                  EstimatedStage* stage) const;
+  // What a stage's ranks keep and get of tensors that are updated as wholes. `chunks`: layers of
+  // each of its model chunks.
+  void DealWholes(const v1::Layout& layout, const std::vector<int64_t>& chunks,
+                  EstimatedStage* stage) const;
   // The head and the loss.
   void FinishLast(int64_t index, double head_flops, EstimatedStage* stage) const;
 
@@ -150,6 +158,9 @@ struct EstimateModel {
   // matrix that it updates; of a factored rule it is the widest tensor; zeros with other rules.
   double update_flops = 0;
   bool update_factored = false;
+  // Of a layer, on average: what is in its matrices that are updated as wholes, and in vectors.
+  int64_t whole_parameters = 0, whole_moments = 0, whole_vectors = 0;
+  bool layers_differ = false;  // in how they are updated
   kernels::NewtonSchulzShape update_matrix = {};
 };
 

@@ -155,7 +155,10 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
   if (ranks == 1) return 0;
   const int64_t tp = layout.tensor_parallel();
   const double elements = static_cast<double>(stage.parameters) / static_cast<double>(tp);
-  const double trained = static_cast<double>(stage.trained) / static_cast<double>(tp);
+  // Of what is updated as wholes every rank may keep some, and get the padding of others.
+  const auto kept = static_cast<double>(stage.kept);
+  const double trained = static_cast<double>(stage.trained) / static_cast<double>(tp) - kept +
+                         static_cast<double>(stage.empty);
   // ZeRO-3 gathers what is frozen as well.
   const double element_bytes = std::min(traits_.gathered_element_bytes, GatheredBytes(layout));
   const double coded = static_cast<double>(stage.coded) / static_cast<double>(tp);
@@ -173,9 +176,10 @@ double TimeEstimator::GradientSeconds(const v1::Layout& layout, const EstimatedS
                       ? RingSeconds(gradients, shards, tp) + latency
                       : CodedSumSeconds(layout, trained, Count(stage.layers));
   if (shards < ranks) {
-    const double kept = static_cast<double>(GradientBytes(layout)) * trained;
-    reduce += 2 * RingSeconds(kept / static_cast<double>(shards), ranks / shards, tp * shards);
+    const double stored = static_cast<double>(GradientBytes(layout)) * trained;
+    reduce += 2 * RingSeconds(stored / static_cast<double>(shards), ranks / shards, tp * shards);
   }
+  if (kept > 0) reduce += 2 * RingSeconds(ReducedBytes(layout) * kept, ranks, tp);
   const auto exposed = [this](double seconds, double beside, double bytes) {
     return ExposedSeconds(seconds, beside, bytes);
   };
@@ -292,13 +296,17 @@ double TimeEstimator::StageSeconds(const v1::Layout& layout, const EstimatedStag
   const double forward =
       passes * one * (layers * layer.forward + (stage.head ? pass.head / 3 : 0)) / computed;
   const double on_device = 1 - Away(layout.offload().optimizer());
-  const double optimizer = on_device * Updated(layout, stage) * stage.trained_share() * bytes /
-                           static_cast<double>(ShardRanks(layout)) / memory;
+  const auto kept = static_cast<double>(kF32Bytes * stage.kept);
+  const double shared =
+      stage.trained_share() * bytes - kept + static_cast<double>(kF32Bytes * stage.empty);
+  const double optimizer = on_device * Updated(layout, stage) *
+                           (shared / static_cast<double>(ShardRanks(layout)) + kept) / memory;
   const bool exact = layout.precision() == "fp32" || layout.precision() == "tf32";
   const double products =
       exact ? profile_.f32_flops_per_second()
             : std::max(profile_.f32_flops_per_second(), profile_.bf16_flops_per_second());
-  const double iterations = layers * model_.update_flops / std::max(1.0, products);
+  const double iterations =
+      static_cast<double>(stage.updated_layers) * model_.update_flops / std::max(1.0, products);
   return passes * one * (1 + Bubble(layout)) + optimizer + iterations +
          OffloadSeconds(layout, stage, {.forward = forward, .backward = passes * one - forward}) +
          GradientSeconds(layout, stage, one);

@@ -139,12 +139,12 @@ void CheckWholeMatrices(SpecReader& reader, const v1::JobSpec& spec) {
                                 ", which updates all tensors alike"),
                    "train.optimizer.name muon");
   }
-  if (whole && spec.layout().zero() > 0) {
+  if (whole && spec.layout().zero() > 2) {
     reader.Problem(
         "layout.zero", absl::StrCat(spec.layout().zero()),
-        absl::StrCat("0 with train.optimizer.name ", optimizer.name(), ", which updates ",
+        absl::StrCat("0, 1 or 2 with train.optimizer.name ", optimizer.name(), ", which updates ",
                      matrices ? "matrices" : "tensors", " as a whole"),
-        "layout.zero 0");
+        "layout.zero 1");
   }
   if (!whole || !optimizer.stochastic_rounding()) return;
   reader.Problem("train.optimizer.stochastic_rounding", "true",

@@ -118,10 +118,13 @@ std::string Advice(v1::Tier tier, v1::BufferClass buffer_class, const v1::Layout
   const kernels::OptimizerRow* rule = kernels::FindOptimizer(layout.optimizer());
   const bool states = buffer_class == v1::PARAMETER || buffer_class == v1::OPTIMIZER ||
                       buffer_class == v1::GRADIENT;
-  // They stay whole on the device with such a rule (coordinator/layout/rules.cc).
-  if (states && rule != nullptr && (rule->whole_matrix || rule->factored)) return "";
+  // With such a rule they stay on the device, and weights are whole there: there is no ZeRO 3
+  // (coordinator/layout/rules.cc).
+  const bool wholes = states && rule != nullptr && (rule->whole_matrix || rule->factored);
+  if (wholes && buffer_class == v1::PARAMETER) return "";
   for (const Lever& lever : kLevers) {
     if (lever.buffer_class != buffer_class) continue;
+    if (wholes && lever.lowers != Lever::kEveryTier) continue;
     if (lever.lowers == Lever::kDevice && (is_on_host || tier != v1::DEVICE)) continue;
     if (lever.lowers == Lever::kHost && !is_on_host) continue;
     if (lever.is_open(layout)) return std::string(lever.advice);

@@ -27,8 +27,8 @@ struct Rule {
 };
 const Rule kRules[] = {{"adafactor", 0}, {"adafactor", 0.9}, {"came", 0.9}};
 
-JobData FactoredJob(const Rule& rule, const std::string& family) {
-  JobData data = TextJob(family, /*rows=*/4, /*layers=*/4);
+JobData FactoredJob(const Rule& rule, const std::string& family, int64_t layers = 4) {
+  JobData data = TextJob(family, /*rows=*/4, layers);
   SetFactored(rule.name, rule.beta1, data.train.mutable_optimizer());
   return data;
 }
@@ -51,6 +51,13 @@ void Pipeline(const char* schedule, uint32_t interleave, v1::Layout* layout) {
   layout->set_interleave(interleave);
 }
 
+void Zero(uint32_t stage, uint32_t ranks, v1::Layout* layout) {
+  layout->set_zero_stage(stage);
+  layout->set_data_parallel(ranks);
+  layout->set_micro_batch(1);
+  layout->set_micro_batches(4 / ranks);
+}
+
 std::vector<Kind> Kinds() {
   return {
       {"data",
@@ -70,6 +77,17 @@ std::vector<Kind> Kinds() {
          Pipeline("1f1b", 1, layout);
          layout->set_data_parallel(2);
          layout->set_micro_batches(1);
+       }},
+      {"zero1", [](v1::Layout* layout) { Zero(1, 2, layout); }},
+      {"zero1_in_two_shards",
+       [](v1::Layout* layout) {
+         Zero(1, 4, layout);
+         layout->set_shard_size(2);
+       }},
+      {"zero2_and_pipeline",
+       [](v1::Layout* layout) {
+         Pipeline("1f1b", 1, layout);
+         Zero(2, 2, layout);
        }},
       {"recompute", [](v1::Layout* layout) { layout->set_recompute("full"); }},
       {"activations_away", [](v1::Layout* layout) {
@@ -108,6 +126,21 @@ TEST_P(FactoredLayoutTest, TakesTheStepsOfOneRank) {
       const JobResult result = TrainLayout(data, layout, kSteps);
       ExpectNear(result.losses, one.losses, absl::StrCat(rule.name, " ", rule.beta1, " ", family));
     }
+  }
+}
+
+// Of three layers one of four ranks gets none. With parts of layers updated apart, each rule has
+// units of its own.
+TEST(FactoredTest, PaddingAndGroupsTakeTheStepsOfOneRank) {
+  for (const Rule& rule : kRules) {
+    JobData data = FactoredJob(rule, "qwen3", /*layers=*/3);
+    v1::ParameterGroup* group = data.train.mutable_optimizer()->add_groups();
+    group->set_match("*.layers.2.mlp.*");
+    group->set_lr_scale(0.5);
+    const JobResult one = TrainLayout(data, FactoredLayout(rule), kSteps);
+    v1::Layout layout = FactoredLayout(rule);
+    Zero(2, 4, &layout);
+    ExpectNear(TrainLayout(data, layout, kSteps).losses, one.losses, rule.name);
   }
 }
 
@@ -166,7 +199,9 @@ TEST(FactoredTest, FormatsStayNearF32) {
     products.set_precision("bf16");
     gradients.set_precision("bf16");
     gradients.set_gradient_format("bf16");
-    for (const v1::Layout& layout : {moments, products, gradients}) {
+    v1::Layout shared = gradients;
+    Zero(1, 2, &shared);
+    for (const v1::Layout& layout : {moments, products, gradients, shared}) {
       if (layout.moments_format() == "bf16" && rule.beta1 == 0) continue;
       const JobResult result = TrainLayout(data, layout, kSteps);
       ASSERT_EQ(result.losses.size(), exact.losses.size());

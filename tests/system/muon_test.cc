@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/system/layout_data.h"
 #include "tests/system/recorded_steps.h"
 #include "tests/system/text_job.h"
@@ -46,6 +47,13 @@ void Pipeline(const char* schedule, uint32_t interleave, v1::Layout* layout) {
   layout->set_interleave(interleave);
 }
 
+void Zero(uint32_t stage, uint32_t ranks, v1::Layout* layout) {
+  layout->set_zero_stage(stage);
+  layout->set_data_parallel(ranks);
+  layout->set_micro_batch(ranks > 2 ? 1 : layout->micro_batch());
+  layout->set_micro_batches(4 / ranks / layout->micro_batch());
+}
+
 std::vector<Kind> Kinds() {
   return {
       {"data",
@@ -64,6 +72,29 @@ std::vector<Kind> Kinds() {
          Pipeline("1f1b", 1, layout);
          layout->set_data_parallel(2);
          layout->set_micro_batches(1);
+       }},
+      {"zero1", [](v1::Layout* layout) { Zero(1, 2, layout); }},
+      {"zero2", [](v1::Layout* layout) { Zero(2, 2, layout); }},
+      {"zero1_of_four", [](v1::Layout* layout) { Zero(1, 4, layout); }},
+      {"zero1_in_two_shards",
+       [](v1::Layout* layout) {
+         Zero(1, 4, layout);
+         layout->set_shard_size(2);
+       }},
+      {"zero1_and_context",
+       [](v1::Layout* layout) {
+         Zero(1, 2, layout);
+         layout->set_context_parallel(2);
+       }},
+      {"zero2_and_interleaved",
+       [](v1::Layout* layout) {
+         Pipeline("interleaved", 2, layout);
+         Zero(2, 2, layout);
+       }},
+      {"zero2_and_zbv",
+       [](v1::Layout* layout) {
+         Pipeline("zbv", 2, layout);
+         Zero(2, 2, layout);
        }},
       {"recompute", [](v1::Layout* layout) { layout->set_recompute("full"); }},
       {"activations_away", [](v1::Layout* layout) {
@@ -102,20 +133,46 @@ TEST_P(MuonLayoutTest, TakesTheStepsOfOneRank) {
   }
 }
 
+// Of three layers two ranks have one each and both keep the third; of four ranks one gets none, and
+// its padding changes nothing.
+TEST(MuonTest, MatricesThatDoNotDivideAreKeptOrPadded) {
+  const JobData data = MuonJob("llama", /*layers=*/3);
+  const JobResult one = TrainLayout(data, MuonLayout(), kSteps);
+  for (const uint32_t stage : {1, 2}) {
+    for (const uint32_t ranks : {2, 4}) {
+      v1::Layout layout = MuonLayout();
+      layout.set_micro_batch(1);
+      layout.set_micro_batches(4 / ranks);
+      layout.set_data_parallel(ranks);
+      layout.set_zero_stage(stage);
+      const JobResult result = TrainLayout(data, layout, kSteps);
+      ExpectNear(result.losses, one.losses, absl::StrCat(ranks, " ranks, ZeRO ", stage));
+      int64_t kept = 0;
+      for (const v1::Buffer& buffer : result.programs.at(0).buffers())
+        kept += buffer.name().find(".kept") != std::string::npos ? 1 : 0;
+      EXPECT_EQ(kept > 0, ranks == 2);
+    }
+  }
+}
+
 // Nothing is left of a step but the weights that it made: clipping, and updates as soon as a
 // gradient is final.
 TEST(MuonTest, UpdatesAtOnceChangeNoBit) {
-  JobData data = MuonJob("llama");
-  data.train.set_clip_grad_norm(0);
-  v1::Layout late = MuonLayout();
-  late.set_micro_batch(4);
-  late.set_micro_batches(1);
-  const JobResult at_once = TrainLayout(data, late, kSteps);
-  data.train.set_clip_grad_norm(1e9);
-  const JobResult at_the_end = TrainLayout(data, late, kSteps);
-  EXPECT_EQ(at_once.losses.size(), static_cast<size_t>(kSteps));
-  EXPECT_EQ(at_once.losses, at_the_end.losses);
-  EXPECT_EQ(at_once.weights, at_the_end.weights);
+  JobData data = MuonJob("llama", /*layers=*/3);
+  for (const uint32_t ranks : {1, 2}) {
+    data.train.set_clip_grad_norm(0);
+    v1::Layout late = MuonLayout();
+    late.set_micro_batch(4 / ranks);
+    late.set_micro_batches(1);
+    late.set_data_parallel(ranks);
+    late.set_zero_stage(ranks > 1 ? 1 : 0);
+    const JobResult at_once = TrainLayout(data, late, kSteps);
+    data.train.set_clip_grad_norm(1e9);
+    const JobResult at_the_end = TrainLayout(data, late, kSteps);
+    EXPECT_EQ(at_once.losses.size(), static_cast<size_t>(kSteps));
+    EXPECT_EQ(at_once.losses, at_the_end.losses);
+    EXPECT_EQ(at_once.weights, at_the_end.weights);
+  }
 }
 
 TEST(MuonTest, MatricesOfLayersKeepOneMomentAndTheRestTwo) {
@@ -176,7 +233,10 @@ TEST(MuonTest, FormatsOfMomentsAndProductsStayNearF32) {
   moments.set_moments_format("bf16");
   v1::Layout products = MuonLayout();
   products.set_precision("bf16");
-  for (const v1::Layout& layout : {moments, products}) {
+  v1::Layout shared = products;
+  Zero(2, 2, &shared);
+  shared.set_reduce_format("bf16");
+  for (const v1::Layout& layout : {moments, products, shared}) {
     const JobResult result = TrainLayout(data, layout, kSteps);
     ASSERT_EQ(result.losses.size(), exact.losses.size());
     EXPECT_NE(result.losses, exact.losses);

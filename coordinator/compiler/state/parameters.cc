@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/strings.h"
+#include "coordinator/compiler/state/dealt.h"
 #include "coordinator/compiler/state/partition.h"
 #include "coordinator/compiler/state/tiles.h"
 #include "coordinator/compiler/tiers/tiers.h"
@@ -211,40 +212,65 @@ std::string Parameters::UpdateName(const Parameter& parameter) {
   return absl::StrCat(".update", index + 1);
 }
 
+// Those that are updated as wholes are in units that say it.
+std::vector<Dealt> Parameters::DealAll() const {
+  return DealParameters(all_, parallel_.shards(), /*by_chunk=*/parallel_.zero > 1,
+                        [this](const Parameter& parameter) { return ReadAs(parameter.first()); });
+}
+
+int Parameters::AddUnit(const std::string& name, const Parameter& first, const Dealt& dealt,
+                        bool sharded) {
+  units_.push_back({.name = name,
+                    .codes = CodesOf(first.first()),
+                    .dealt = dealt.leader != kNone,
+                    .kept = dealt.whole && dealt.leader == kNone,
+                    .sums = first.sums,
+                    .of_matrices = first.is_matrix(),
+                    .update = first.update,
+                    .dtype = first.dtype,
+                    .master_dtype = first.dtype,
+                    .gradient = first.gradient,
+                    .moment_dtype = first.is_matrix() ? moments_ : kernels::DType::kF32,
+                    .tile = sharded && first.tile.size > 0});
+  return static_cast<int>(units_.size()) - 1;
+}
+
 void Parameters::MakeUnits(bool sharded, bool several_chunks, bool small_apart) {
   std::map<std::string, int> by_name;
+  const std::vector<Dealt> dealt = sharded ? DealAll() : std::vector<Dealt>(all_.size());
   for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
     Parameter& parameter = all_[i];
-    std::string name = sharded ? ShardedUnitName(parameter, several_chunks)
-                               : WholeUnitName(parameter, small_apart);
+    const bool is_dealt = dealt[i].leader != kNone;
+    std::string name = is_dealt  ? absl::StrCat("dealt.", all_[dealt[i].leader].name())
+                       : sharded ? ShardedUnitName(parameter, several_chunks)
+                                 : WholeUnitName(parameter, small_apart);
+    if (dealt[i].whole && !is_dealt) name += ".kept";
     // A unit has one type.
     const bool exact = ReadAs(parameter.first()) == MasterOf(parameter.first());
     if (rounds_ && parameter.layer != kNone && parameter.is_matrix() && exact) name += ".exact";
     if (sharded || parameter.update.frozen) name += UpdateName(parameter);
-    const auto [it, is_new] = by_name.try_emplace(name, static_cast<int>(units_.size()));
-    if (is_new) {
-      units_.push_back({.name = name,
-                        .codes = CodesOf(parameter.first()),
-                        .sums = parameter.sums,
-                        .of_matrices = parameter.is_matrix(),
-                        .update = parameter.update,
-                        .dtype = parameter.dtype,
-                        .master_dtype = parameter.dtype,
-                        .gradient = parameter.gradient,
-                        .moment_dtype = parameter.is_matrix() ? moments_ : kernels::DType::kF32,
-                        .tile = sharded && parameter.tile.size > 0});
-    }
+    const auto [it, is_new] = by_name.try_emplace(name, 0);
+    if (is_new) it->second = AddUnit(name, parameter, dealt[i], sharded);
     Unit& unit = units_[it->second];
     parameter.unit = it->second;
+    unit.parameters.push_back(i);
+    if (is_dealt) {
+      unit.shard_elements = AlignUp(parameter.elements(), kAlignElements);
+      unit.elements = unit.shard_elements * parallel_.shards();
+      parameter.offset = unit.shard_elements * dealt[i].shard;
+      continue;
+    }
     parameter.offset = AlignUp(unit.elements, !sharded && parameter.streamed()
                                                   ? PageElements(parameter.dtype, unit.codes)
                                                   : AlignElements(unit));
     unit.elements = parameter.offset + parameter.elements();
-    unit.parameters.push_back(i);
   }
-  if (!sharded) return;
+  if (sharded) CutIntoShards();
+}
+
+void Parameters::CutIntoShards() {
   for (Unit& unit : units_) {
-    if (unit.update.frozen && IsWhole(unit)) continue;
+    if (unit.dealt || unit.kept || (unit.update.frozen && IsWhole(unit))) continue;
     const int64_t shards = parallel_.shards();
     const int64_t share = (unit.elements + shards - 1) / shards;
     const int64_t page = PageElements(unit.master_dtype, unit.codes);
@@ -364,25 +390,35 @@ void Parameters::Place(bool sharded, const ParametersOptions& options, Graph* gr
       }
     }
     for (size_t factor = 0; factor < kFactorKinds.size(); ++factor) {
-      for (const Unit& unit : units_) {
-        if (Keeps(unit, kFactorKinds[factor])) PlaceFactor(factor, unit, graph);
+      for (Unit& unit : units_) {
+        if (Keeps(unit, kFactorKinds[factor])) PlaceFactor(factor, &unit, graph);
       }
     }
     return;
   }
-  for (Unit& unit : units_) {
-    if (!unit.sharded() || unit.codes != nullptr) continue;
-    unit.master = AddWeights("master", unit.master_tier, unit, unit.master_dtype, graph);
-    if (unit.rounds() && unit.weights == kNone)
-      unit.rounded = AddWeights("rounded", unit.weight_tier, unit, unit.dtype, graph);
-    if (unit.update.frozen) continue;
-    for (int moment = 0; moment < kernels::kMomentsMax; ++moment) {
-      if (Keeps(unit, kMomentKinds[moment])) PlaceMoment(moment, &unit, graph);
-    }
-    if (const auto residual = ResidualOf(all_[unit.parameters[0]].first()))
-      unit.residual =
-          AddRegion("residual", v1::OPTIMIZER, v1::DEVICE, unit, *residual, unit.elements, graph);
+  for (Unit& unit : units_) PlaceShared(&unit, graph);
+}
+
+void Parameters::PlaceStates(Unit* unit, Graph* graph) {
+  for (int moment = 0; moment < kernels::kMomentsMax; ++moment) {
+    if (Keeps(*unit, kMomentKinds[moment])) PlaceMoment(moment, unit, graph);
   }
+  for (size_t factor = 0; factor < kFactorKinds.size(); ++factor) {
+    if (Keeps(*unit, kFactorKinds[factor])) PlaceFactor(factor, unit, graph);
+  }
+}
+
+void Parameters::PlaceShared(Unit* unit, Graph* graph) {
+  if (unit->kept) return PlaceStates(unit, graph);
+  if (!unit->sharded() || unit->codes != nullptr) return;
+  unit->master = AddWeights("master", unit->master_tier, *unit, unit->master_dtype, graph);
+  if (unit->rounds() && unit->weights == kNone)
+    unit->rounded = AddWeights("rounded", unit->weight_tier, *unit, unit->dtype, graph);
+  if (unit->update.frozen) return;
+  PlaceStates(unit, graph);
+  if (const auto residual = ResidualOf(all_[unit->parameters[0]].first()))
+    unit->residual =
+        AddRegion("residual", v1::OPTIMIZER, v1::DEVICE, *unit, *residual, unit->elements, graph);
 }
 
 std::optional<kernels::DType> Parameters::ResidualOf(const Tensor& tensor) const {
@@ -414,22 +450,30 @@ void Parameters::PlaceMoment(int moment, Unit* unit, Graph* graph) {
                 kScalesNames[moment], *unit, moment_block_, scales, graph);
 }
 
-void Parameters::PlaceFactor(size_t factor, const Unit& unit, Graph* graph) {
+// Of a unit that is dealt a rank has those of one parameter.
+void Parameters::PlaceFactor(size_t factor, Unit* unit, Graph* graph) {
   const auto elements_of = [&](const Parameter& parameter) {
     int64_t elements = 0;
     for (const Part& part : parameter.parts) elements += FactorElements(part, kFactorKinds[factor]);
     return elements;
   };
+  const auto add = [&](int64_t elements) {
+    return AddRegion(kFactorNames[factor], v1::OPTIMIZER, v1::DEVICE, *unit, kernels::DType::kF32,
+                     elements, graph);
+  };
+  if (unit->dealt) {
+    unit->moments.factors[factor] = add(elements_of(all_[unit->parameters[0]]));
+    return;
+  }
   std::vector<int64_t> offsets;
   int64_t end = 0;
-  for (const int i : unit.parameters) {
+  for (const int i : unit->parameters) {
     offsets.push_back(AlignUp(end, kAlignElements));
     end = offsets.back() + elements_of(all_[i]);
   }
-  const int home = AddRegion(kFactorNames[factor], v1::OPTIMIZER, v1::DEVICE, unit,
-                             kernels::DType::kF32, end, graph);
+  const int home = add(end);
   for (size_t i = 0; i < offsets.size(); ++i) {
-    Parameter& parameter = all_[unit.parameters[i]];
+    Parameter& parameter = all_[unit->parameters[i]];
     parameter.moments.factors[factor] =
         graph->Add({.name = absl::StrCat(kFactorNames[factor], ".", parameter.first().name),
                     .cls = v1::OPTIMIZER,
@@ -438,7 +482,7 @@ void Parameters::PlaceFactor(size_t factor, const Unit& unit, Graph* graph) {
                     .lifetime = v1::PERSISTENT,
                     .inside = home,
                     .inside_offset = offsets[i],
-                    .parameter = unit.parameters[i]});
+                    .parameter = unit->parameters[i]});
   }
 }
 

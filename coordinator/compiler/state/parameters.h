@@ -1,8 +1,7 @@
 // The trainable memory of a stage: which part of which tensor lies where, with its optimizer state.
 //
-// Tensors whose products share their input (q, k, v; gate, up) lie next to each other and form one
-// parameter, so that one product computes all of them. Checkpoints see single tensors through the
-// state manifest.
+// Tensors whose products share their input (q, k, v; gate, up) lie side by side as one parameter,
+// so that one product computes all of them. Checkpoints see single tensors (the state manifest).
 //
 // Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) splits the first product of a block by
 // its outputs, the second by its inputs, tables by the vocabulary; ranks have the rest whole.
@@ -12,6 +11,7 @@
 // (Rajbhandari et al. 2020, arXiv 1910.02054) parameters of one kind form a unit, a region that all
 // ranks of the "shard" group hold together: each has its own piece of master weights and moments,
 // and the whole weights always (stage 1, 2 and small units of stage 3) or gathered for each use.
+// Tensors that the optimizer updates as wholes are dealt, or kept by every rank (dealt.h).
 //
 // With layout.parameter_format bf16 or f16 matrices have 16 bits where passes read them (mixed
 // precision, Micikevicius et al. 2017, arXiv 1710.03740), and the f32 master that they are rounded
@@ -133,6 +133,10 @@ struct Unit {
   // and this value the scales of their blocks.
   const kernels::FormatRow* codes = nullptr;
   int scales = kNone;
+  // Each shard has one whole parameter, at its start, or none (dealt.h).
+  bool dealt = false;
+  // With ZeRO: every rank has and updates all of it.
+  bool kept = false;
   // The copy of the master in `dtype` that lasts from step to step (with ZeRO this rank's piece of
   // it) and is rounded anew with each update. kNone when the whole weights are gathered once a step
   // from pieces that are rounded for that.
@@ -161,6 +165,8 @@ struct Unit {
 constexpr int64_t BlocksOf(int64_t elements, int64_t block) {
   return (elements + block - 1) / block;
 }
+
+struct Dealt;
 
 // Index of the chunk that uses the tensor; the number of chunks where none does.
 int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks);
@@ -239,6 +245,9 @@ class Parameters {
   void AddParameter(const Model& model, const Tensor& tensor, const std::vector<ChunkRange>& chunks,
                     bool copy, std::map<const Tensor*, bool>* taken);
   void MakeUnits(bool sharded, bool several_chunks, bool small_apart);
+  std::vector<Dealt> DealAll() const;
+  int AddUnit(const std::string& name, const Parameter& first, const Dealt& dealt, bool sharded);
+  void CutIntoShards();
   std::string UpdateName(const Parameter& parameter);
   std::string WholeUnitName(const Parameter& parameter, bool small_apart) const;
   // That of most parameters.
@@ -261,7 +270,10 @@ class Parameters {
   void Place(bool sharded, const ParametersOptions& options, Graph* graph);
   // Places one of the moments of a unit, and the scales of its blocks if it has any.
   void PlaceMoment(int moment, Unit* unit, Graph* graph);
-  void PlaceFactor(size_t factor, const Unit& unit, Graph* graph);
+  void PlaceFactor(size_t factor, Unit* unit, Graph* graph);
+  // Places the master, moments and residual of a unit with ZeRO.
+  void PlaceShared(Unit* unit, Graph* graph);
+  void PlaceStates(Unit* unit, Graph* graph);
   int AddRegion(const char* kind, v1::BufferClass cls, v1::Tier tier, const Unit& unit,
                 kernels::DType dtype, int64_t elements, Graph* graph) const;
   // The region has the elements that this rank keeps.

@@ -12,6 +12,7 @@
 #include "proto/check/instruction/refuse.h"
 #include "proto/check/value/announced.h"
 #include "proto/check/value/state.h"
+#include "proto/program/grid.h"
 #include "proto/program/moments.h"
 #include "proto/program/op_codec.h"
 #include "proto/program/sequences.h"
@@ -39,6 +40,31 @@ bool Meets(const ByteSet& set, const Access& access) {
     if (set.Meets({begin, begin + access.row_bytes})) return true;
   }
   return false;
+}
+
+// Calls `visit` for the bytes of the range's buffer that hold elements of it, on one rank or
+// another: of a region its rows, each as it lies in a shard.
+void ForEachHeld(const v1::StateRange& range, absl::FunctionRef<void(const ByteRange&)> visit) {
+  const Rows rows = RowsIn(range);
+  const int64_t shard = range.shard_elements() * ElementBytes(range);
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    const int64_t begin = rows.offset + r * rows.stride_bytes;
+    if (shard == 0) {
+      visit({begin, begin + rows.row_bytes});
+      continue;
+    }
+    if (rows.row_bytes >= shard) return visit({0, shard});
+    const int64_t first = begin % shard, end = first + rows.row_bytes;
+    visit({first, std::min(end, shard)});
+    if (end > shard) visit({0, end - shard});
+  }
+}
+
+// Null where all are.
+const v1::StateRange* FirstOf(const std::vector<const v1::StateRange*>& tensors) {
+  const auto there = std::find_if(tensors.begin(), tensors.end(),
+                                  [](const v1::StateRange* tensor) { return tensor != nullptr; });
+  return there == tensors.end() ? nullptr : *there;
 }
 
 // May derive, in "train", what "restore" derives from the weights.
@@ -263,7 +289,7 @@ absl::Status Updates::CheckOptimizer(int i, const std::string& where) {
     RETURN_IF_ERROR(CheckRule(weight, attrs.rule, where));
     RETURN_IF_ERROR(CheckRate(weight, attrs, where));
   }
-  if (op == Op::kUpdateMatrix) RETURN_IF_ERROR(WholeTensor(weights, i, where).status());
+  if (op == Op::kUpdateMatrix) RETURN_IF_ERROR(WholeTensors(weights, i, where).status());
   if (op == Op::kUpdateFactored) RETURN_IF_ERROR(CheckFactored(weights, i, where));
   if (op == Op::kUpdateStochastic) RETURN_IF_ERROR(CheckRounding(attrs.rounding, weights, where));
   for (const Moment& moment : moments) {
@@ -289,33 +315,54 @@ std::vector<Updates::Moment> Updates::MomentsOf(const CheckedInstruction& instru
   return moments;
 }
 
-// Each state that the rule keeps of the tensor is updated with it, means of rows and columns as
+// Each state that the rule keeps of a tensor is updated with it, means of rows and columns as
 // wholes.
 absl::Status Updates::CheckFactored(const std::vector<Held>& weights, int i,
                                     const std::string& where) const {
-  ASSIGN_OR_RETURN(const v1::StateRange* const tensor, WholeTensor(weights, i, where));
+  ASSIGN_OR_RETURN(const std::vector<const v1::StateRange*> tensors,
+                   WholeTensors(weights, i, where));
   const std::vector<Moment> moments = MomentsOf(train_.instructions[i]);
   std::vector<v1::StateKind> kinds;
   for (const Moment& moment : moments) kinds.push_back(moment.kind);
-  if (kinds != rules_.Moments(tensor->tensor(), tensor->shape_size() >= 2)) {
+  for (const v1::StateRange* const tensor : tensors) {
+    if (tensor == nullptr || kinds == rules_.Moments(tensor->tensor(), tensor->shape_size() >= 2)) {
+      continue;
+    }
     return Refuse(where, ": does not update just the states that the rule ",
                   Absl(rules_.Of(tensor->tensor()).name), " keeps of '", tensor->tensor(), "'");
   }
   for (const Moment& moment : moments) {
-    if (!IsFactor(moment.kind)) continue;
-    const int64_t size = train_.sequence->instructions(i).operands(moment.operand).shape(0);
-    const std::vector<Held> held = HeldState(flow_, train_, i, moment.operand);
-    bool found = false;
-    if (held.size() == 1 && held[0].at == 0 && held[0].end - held[0].begin == size) {
-      const ByteRange bytes = held[0].bytes();
-      state_.ForEach(held[0].buffer, bytes.begin, bytes.end, [&](const v1::StateRange& range) {
-        found = found || (range.kind() == moment.kind && range.tensor() == tensor->tensor() &&
-                          range.offset() == bytes.begin && range.columns() == size);
-      });
-    }
-    if (found) continue;
+    if (IsFactor(moment.kind)) RETURN_IF_ERROR(CheckFactor(tensors, weights, i, moment, where));
+  }
+  return absl::OkStatus();
+}
+
+// In every shard the operand is that of the tensor which the weights are there, all of it, or
+// padding beside padding.
+absl::Status Updates::CheckFactor(const std::vector<const v1::StateRange*>& tensors,
+                                  const std::vector<Held>& weights, int i, const Moment& moment,
+                                  const std::string& where) const {
+  const int64_t size = train_.sequence->instructions(i).operands(moment.operand).shape(0);
+  const std::vector<Held> held = HeldState(flow_, train_, i, moment.operand);
+  const auto refuse = [&](const v1::StateRange* tensor) {
     return Refuse(where, ": operand ", moment.operand, " is not the ",
-                  v1::StateKind_Name(moment.kind), " of '", tensor->tensor(), "', all of it");
+                  v1::StateKind_Name(moment.kind), " of '",
+                  (tensor == nullptr ? *FirstOf(tensors) : *tensor).tensor(), "', all of it");
+  };
+  if (held.size() != 1 || held[0].at != 0 || held[0].end - held[0].begin != size)
+    return refuse(nullptr);
+  const int64_t shard = state_.shard_elements(held[0].buffer);
+  if ((shard > 0) != (state_.shard_elements(weights[0].buffer) > 0)) return refuse(nullptr);
+  for (size_t s = 0; s < tensors.size(); ++s) {
+    const int64_t first = static_cast<int64_t>(s) * shard + held[0].begin;
+    const ByteRange bytes = {first * held[0].element_bytes, (first + size) * held[0].element_bytes};
+    bool found = tensors[s] == nullptr;
+    state_.ForEach(held[0].buffer, bytes.begin, bytes.end, [&](const v1::StateRange& range) {
+      found = tensors[s] != nullptr && range.kind() == moment.kind &&
+              range.tensor() == tensors[s]->tensor() && range.offset() == bytes.begin &&
+              range.columns() == size;
+    });
+    if (!found) return refuse(tensors[s]);
   }
   return absl::OkStatus();
 }
@@ -431,30 +478,36 @@ absl::Status Updates::CheckRule(const Held& weight, kernels::OptimizerRule rule,
   return status;
 }
 
-// The operand is one tensor, all of it, in its own rows and columns.
-absl::StatusOr<const v1::StateRange*> Updates::WholeTensor(const std::vector<Held>& weights, int i,
-                                                           const std::string& where) const {
+// The operand is one tensor, all of it, in its own rows and columns: on every rank, where weights
+// lie in shards, but for those that have padding there.
+absl::StatusOr<std::vector<const v1::StateRange*>> Updates::WholeTensors(
+    const std::vector<Held>& weights, int i, const std::string& where) const {
   const v1::Operand& param = train_.sequence->instructions(i).operands(kParam);
   const int64_t rows = param.shape(0), columns = param.shape(1);
   bool whole = weights.size() == 1 && weights[0].at == 0 &&
-               weights[0].end - weights[0].begin == rows * columns &&
-               state_.shard_elements(weights[0].buffer) == 0;
-  int tensors = 0;
-  const v1::StateRange* tensor = nullptr;
-  if (whole) {
-    const ByteRange bytes = weights[0].bytes();
+               weights[0].end - weights[0].begin == rows * columns;
+  const int64_t shard = whole ? state_.shard_elements(weights[0].buffer) : 0;
+  const int64_t shards = shard > 0 ? ShardCount(program_.grid()) : 1;
+  std::vector<const v1::StateRange*> tensors;
+  for (int64_t s = 0; s < shards && whole; ++s) {
+    const int64_t first = s * shard + weights[0].begin;
+    const ByteRange bytes = {first * weights[0].element_bytes,
+                             (first + rows * columns) * weights[0].element_bytes};
+    const v1::StateRange* tensor = nullptr;
     state_.ForEach(weights[0].buffer, bytes.begin, bytes.end, [&](const v1::StateRange& range) {
-      ++tensors;
+      whole = whole && tensor == nullptr && range.split() == v1::StateRange::WHOLE &&
+              range.offset() == bytes.begin && RowsOf(range) == rows &&
+              ColumnsOf(range) == columns && range.rows() == rows && range.columns() == columns &&
+              (rows == 1 || range.row_stride() == columns);
       tensor = &range;
-      whole = whole && range.split() == v1::StateRange::WHOLE && range.offset() == bytes.begin &&
-              RowsOf(range) == rows && ColumnsOf(range) == columns && range.rows() == rows &&
-              range.columns() == columns && (rows == 1 || range.row_stride() == columns);
     });
+    tensors.push_back(tensor);
   }
-  if (whole && tensors == 1) return tensor;
+  if (whole && FirstOf(tensors) != nullptr) return tensors;
   const bool matrix = train_.instructions[i].op->op == Op::kUpdateMatrix;
   return Refuse(where, ": its weights, [", rows, ", ", columns, "], are not one ",
-                matrix ? "matrix" : "tensor", " of the model, all of it");
+                matrix ? "matrix" : "tensor", " of the model, all of it",
+                shard > 0 ? ", on every rank" : "");
 }
 
 // A tensor may be updated in pieces, all of them alike.
@@ -568,20 +621,17 @@ absl::Status Updates::CheckWriteBack(const Access& source, const Access& target,
 
 // What the optimizer changed is where it belongs.
 absl::Status Updates::CheckHome(const v1::StateRange& range) const {
-  const Rows rows = FilledBytes(range);
   absl::Status status;
-  for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
-    const int64_t begin = rows.offset + r * rows.stride_bytes;
-    flow_.content(range.buffer())
-        .ForEach({begin, begin + rows.row_bytes}, [&](const ByteRange& piece, int number) {
-          const bool home = number != ByteMap::kNone && flow_.values()[number].updated;
-          if (home || !status.ok()) return;
-          status =
-              Refuse("'", train_.sequence->name(), "': byte ", piece.begin, " of ",
-                     BufferText(program_, range.buffer()), ", ", v1::StateKind_Name(range.kind()),
-                     " of '", range.tensor(), "', is updated in a copy that is never written back");
-        });
-  }
+  ForEachHeld(range, [&](const ByteRange& bytes) {
+    flow_.content(range.buffer()).ForEach(bytes, [&](const ByteRange& piece, int number) {
+      const bool home = number != ByteMap::kNone && flow_.values()[number].updated;
+      if (home || !status.ok()) return;
+      status =
+          Refuse("'", train_.sequence->name(), "': byte ", piece.begin, " of ",
+                 BufferText(program_, range.buffer()), ", ", v1::StateKind_Name(range.kind()),
+                 " of '", range.tensor(), "', is updated in a copy that is never written back");
+    });
+  });
   return status;
 }
 
@@ -589,17 +639,14 @@ absl::Status Updates::CheckComplete() const {
   for (const v1::StateRange& range : program_.state()) {
     if (range.kind() != v1::WEIGHT || frozen_.contains(range.tensor())) continue;
     absl::Status status;
-    const Rows rows = FilledBytes(range);
-    for (int64_t r = 0; r < rows.rows && status.ok(); ++r) {
-      const int64_t begin = rows.offset + r * rows.stride_bytes;
-      updated_[range.buffer()].ForEach(
-          {begin, begin + rows.row_bytes}, [&](const ByteRange& piece, int value) {
-            if (value != ByteMap::kNone || !status.ok()) return;
-            status = Refuse("'", train_.sequence->name(), "': byte ", piece.begin, " of ",
-                            BufferText(program_, range.buffer()), ", weight '", range.tensor(),
-                            "', is updated by no optimizer op");
-          });
-    }
+    ForEachHeld(range, [&](const ByteRange& bytes) {
+      updated_[range.buffer()].ForEach(bytes, [&](const ByteRange& piece, int value) {
+        if (value != ByteMap::kNone || !status.ok()) return;
+        status = Refuse("'", train_.sequence->name(), "': byte ", piece.begin, " of ",
+                        BufferText(program_, range.buffer()), ", weight '", range.tensor(),
+                        "', is updated by no optimizer op");
+      });
+    });
     RETURN_IF_ERROR(status);
   }
   for (const v1::StateRange& range : program_.state()) {

@@ -115,11 +115,16 @@ class Updates {
                          const std::string& where);
   absl::Status CheckRule(const Held& weight, kernels::OptimizerRule rule,
                          const std::string& where) const;
-  // The tensor that an op takes as a whole.
-  absl::StatusOr<const v1::StateRange*> WholeTensor(const std::vector<Held>& weights, int i,
-                                                    const std::string& where) const;
+  // The tensor that an op takes as a whole; of weights in shards that of each shard, null where it
+  // has padding there, which some do not.
+  absl::StatusOr<std::vector<const v1::StateRange*>> WholeTensors(const std::vector<Held>& weights,
+                                                                  int i,
+                                                                  const std::string& where) const;
   absl::Status CheckFactored(const std::vector<Held>& weights, int i,
                              const std::string& where) const;
+  absl::Status CheckFactor(const std::vector<const v1::StateRange*>& tensors,
+                           const std::vector<Held>& weights, int i, const Moment& moment,
+                           const std::string& where) const;
   absl::Status CheckMoments(const std::vector<Held>& weights, int i, int operand,
                             v1::StateKind kind, const std::string& where) const;
   absl::Status CheckMoment(const Held& weight, const Held& moment, v1::StateKind kind,

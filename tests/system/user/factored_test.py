@@ -36,7 +36,7 @@ class FactoredTest(TerraceTest):
             _, one = self.run_for(40, optimizer, {})
             last = [float(one.losses[step]) for step in range(31, 41)]
             self.assertLess(sum(last) / 10, 2.8, optimizer)
-            for changes in ({"layout.dp": 2}, {"layout.pp": 2}, {"layout.cp": 2}):
+            for changes in ({"layout.dp": 2}, {"layout.pp": 2}, {"layout.cp": 2}, {"layout.dp": 2, "layout.zero": 1}):
                 with self.subTest(f"{optimizer} {changes}"):
                     _, result = self.run_for(10, optimizer, {**TWO, **changes})
                     for step in range(1, 11):
@@ -47,7 +47,7 @@ class FactoredTest(TerraceTest):
         for optimizer in (ADAFACTOR, CAME):
             plan = json.loads(self.terrace("plan", self.job({**MODEL, "train.optimizer": optimizer, **TWO}), "-o", "json").out)["layout"]
             self.assertEqual(int(plan.get("tensor_parallel", 1)), 1)
-            self.assertEqual(int(plan.get("zero_stage", 0)), 0)
+            self.assertLess(int(plan.get("zero_stage", 0)), 3)
 
     def test_a_relative_step_needs_no_learning_rate(self):
         job = self.job({"model.config": MODEL["model.config"], "train.optimizer": {"name": "adafactor", "relative_step": True},
@@ -81,7 +81,7 @@ class FactoredTest(TerraceTest):
         self.assertFalse([name for name in states if name.endswith("adafactor_m") or "adam_" in name])
         _, moved = self.run_for(4, ADAFACTOR, {**TWO, "layout.pp": 2}, directory)
         self.assertEqual(sorted(moved.losses), [3, 4])
-        _, back = self.run_for(6, ADAFACTOR, {**TWO, "layout.dp": 2}, directory)
+        _, back = self.run_for(6, ADAFACTOR, {**TWO, "layout.dp": 2, "layout.zero": 2}, directory)
         self.assertEqual(sorted(back.losses), [5, 6])
         # Another rule cannot go on from these states, and no first moment begins in the middle.
         for optimizer, words in (({"name": "adamw", "lr": 3e-3}, ("holds the optimizer states of adafactor, from which adamw cannot go on",)),
@@ -104,7 +104,8 @@ class FactoredTest(TerraceTest):
 
     def test_what_cannot_be_is_refused(self):
         for optimizer, changes, words in (
-                (ADAFACTOR, {**TWO, "layout.dp": 2, "layout.zero": 1}, ("layout.zero: got 1, must be 0", "updates tensors as a whole")),
+                (ADAFACTOR, {**TWO, "layout.dp": 2, "layout.zero": 3},
+                 ("layout.zero: got 3, must be 0, 1 or 2", "updates tensors as a whole; try layout.zero 1")),
                 (CAME, {**TWO, "layout.tp": 2}, ("layout.tp: got 2, must be 1", "updates tensors as a whole")),
                 (ADAFACTOR, {"layout.offload": {"optimizer": "host"}, "resources.host_memory": "256MiB"},
                  ("layout.offload.optimizer: got host, must be device",)),

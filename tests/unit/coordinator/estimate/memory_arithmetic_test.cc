@@ -40,8 +40,10 @@ const EstimateCase& Case(const std::vector<EstimateSection>& sections, const std
 TEST(MemoryArithmeticTest, StatesFollowRajbhandari) {
   const Model model = ModelOf("llama-2-7b");
   const double n = 6'738'415'616;
-  const auto sections = EstimateMemory(
-      {.model = &model, .sequence_length = 2048, .devices = 64, .gradients = kernels::FindFormat("bf16")});
+  const auto sections = EstimateMemory({.model = &model,
+                                        .sequence_length = 2048,
+                                        .devices = 64,
+                                        .gradients = kernels::FindFormat("bf16")});
   const auto device = [&](const char* name) {
     return static_cast<double>(EstimateCase::Total(Case(sections, "training", name).device));
   };
@@ -83,9 +85,8 @@ TEST(MemoryArithmeticTest, MeansOfRowsAndColumnsAreNextToNothing) {
   }
   const double n = 6'738'415'616;
   EXPECT_LT(means, 0.0005 * n);
-  const EstimateInput input = {.model = &model,
-                               .sequence_length = 2048,
-                               .optimizer = kernels::FindOptimizer("adafactor")};
+  const EstimateInput input = {
+      .model = &model, .sequence_length = 2048, .optimizer = kernels::FindOptimizer("adafactor")};
   const auto sections = EstimateMemory(input);
   const EstimateCase& alone = Case(sections, "training", "no sharding");
   EXPECT_NEAR(static_cast<double>(EstimateCase::Total(alone.device)), 10 * n + 4 * means, 4);
@@ -94,6 +95,34 @@ TEST(MemoryArithmeticTest, MeansOfRowsAndColumnsAreNextToNothing) {
   const EstimateCase& came = Case(sections, "optimizers", "came; bf16");
   EXPECT_GT(static_cast<double>(EstimateCase::Total(came.device)), 12 * n + 4 * means);
   EXPECT_LT(static_cast<double>(EstimateCase::Total(came.device)), 12 * n + 8.01 * means);
+}
+
+// Of llama-2-7b's 32 layers 16 ranks have 2 each; 64 ranks would pad more than they deal, and keep
+// all; 40 ranks pad 8 shards.
+TEST(MemoryArithmeticTest, WholeMatricesAreDealtOrKept) {
+  const Model model = ModelOf("llama-2-7b");
+  double matrices = 0, n = 6'738'415'616;
+  for (const Tensor& tensor : model.tensors)
+    matrices +=
+        tensor.layer >= 0 && tensor.shape.size() == 2 ? static_cast<double>(tensor.elements()) : 0;
+  const double others = n - matrices;
+  const auto total = [&](const char* rule, int64_t devices, const char* stage) {
+    const auto sections = EstimateMemory({.model = &model,
+                                          .sequence_length = 2048,
+                                          .devices = devices,
+                                          .optimizer = kernels::FindOptimizer(rule)});
+    return static_cast<double>(EstimateCase::Total(Case(sections, "training", stage).device));
+  };
+  // Weights 2, gradients 4, master 4 and moments 4 of matrices and 8 of the rest.
+  EXPECT_NEAR(total("muon", 16, "ZeRO 1"), 6 * n + (8 * matrices + 12 * others) / 16, 4);
+  EXPECT_NEAR(total("muon", 16, "ZeRO 2"), 2 * n + (12 * matrices + 16 * others) / 16, 4);
+  EXPECT_NEAR(total("muon", 64, "ZeRO 1"), 6 * n + 8 * matrices + 12 * others / 64, 4);
+  EXPECT_NEAR(total("muon", 40, "ZeRO 1"),
+              6 * (n + matrices / 4) + 8 * matrices / 32 + 12 * others / 40, 4);
+  // Of adafactor every rank keeps tables and vectors with masters and means.
+  const double rest = total("adafactor", 16, "ZeRO 1") - 6 * n - 4 * matrices / 16 - 4 * others;
+  EXPECT_GT(rest, 0);
+  EXPECT_LT(rest, 0.0005 * 4 * n);
 }
 
 TEST(MemoryArithmeticTest, GradientsInF32TakeTwoBytesMore) {

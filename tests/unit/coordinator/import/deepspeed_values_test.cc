@@ -284,7 +284,7 @@ TEST(DeepSpeedValuesTest, LionAndSgdBringTheirOwnNumbers) {
   EXPECT_EQ(Of(sgd, "optimizer.params.dampening").fate, Fate::kAbsent);
 }
 
-TEST(DeepSpeedValuesTest, AdafactorBringsItsNumbersAndIsNotSharded) {
+TEST(DeepSpeedValuesTest, AdafactorBringsItsNumbersAndIsNotCut) {
   const SpecDraft draft = Import(R"({"optimizer":{"type":"Adafactor","params":
       {"beta2_decay":-0.7,"eps":[1e-30,0.01],"d":2.0}},"zero_optimization":{"stage":2}})");
   EXPECT_EQ(draft.Get("train.optimizer.name"), "adafactor");
@@ -293,7 +293,13 @@ TEST(DeepSpeedValuesTest, AdafactorBringsItsNumbersAndIsNotSharded) {
   EXPECT_EQ(draft.Get("train.optimizer.clip_threshold"), "2.0");
   EXPECT_EQ(draft.Get("train.optimizer.lr"), "1e-2");
   EXPECT_FALSE(draft.Has("train.optimizer.epsilon"));
-  EXPECT_EQ(Of(draft, "zero_optimization.stage").fate, Fate::kAbsent);
+  EXPECT_EQ(draft.Get("layout.zero"), "2");
+  for (const char* type : {"Adafactor", "Muon"}) {
+    const SpecDraft third = Import(R"({"optimizer":{"type":")" + std::string(type) +
+                                   R"("},"zero_optimization":{"stage":3}})");
+    EXPECT_EQ(third.Get("layout.zero"), "2") << type;
+    EXPECT_THAT(Of(third, "zero_optimization.stage").note, HasSubstr("which ZeRO 3 would cut"));
+  }
 }
 
 TEST(DeepSpeedValuesTest, EightBitAdamAndStatesInBf16AreFormatsOfMoments) {

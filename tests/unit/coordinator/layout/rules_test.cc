@@ -57,6 +57,28 @@ TEST(LayoutRulesTest, OneRankNeedsNothing) {
   EXPECT_TRUE(Check([](v1::Layout&) {}).ok());
 }
 
+TEST(LayoutRulesTest, WhatIsUpdatedAsAWholeIsDealtAndNotCut) {
+  for (const char* rule : {"muon", "adafactor", "came"}) {
+    const auto with = [&](uint32_t zero, const char* reduce) {
+      return [=](v1::Layout& l) {
+        l.set_optimizer(rule);
+        l.set_data_parallel(4);
+        l.set_zero_stage(zero);
+        l.set_precision("bf16");
+        l.set_reduce_format(reduce);
+      };
+    };
+    for (const uint32_t zero : {0, 1, 2})
+      EXPECT_TRUE(Check(with(zero, "bf16")).ok()) << Check(with(zero, "bf16"));
+    EXPECT_THAT(Refusal(with(3, "f32")),
+                HasSubstr(std::string("layout.zero: got 3, must be 0, 1 or 2 with "
+                                      "train.optimizer.name ") +
+                          rule));
+    EXPECT_THAT(Refusal(with(1, "int8")),
+                HasSubstr("formats.reduce: got int8, must be f32 or bf16 with train.optimizer"));
+  }
+}
+
 TEST(LayoutRulesTest, AFullCombinationIsAllowed) {
   const absl::Status status = Check([](v1::Layout& l) {
     l.set_data_parallel(4);

@@ -116,6 +116,41 @@ TEST(EstimateTest, BytesOfFactoredRulesAreNearTheCompiledArena) {
   }
 }
 
+// Twelve layers: full rounds, a round with padding, and layers that every rank keeps.
+TEST(EstimateTest, BytesOfTensorsThatAreDealtAreNearTheCompiledArena) {
+  for (const char* rule : {"muon", "adafactor", "came"}) {
+    for (const uint32_t ranks : {2, 8, 7}) {
+      for (const uint32_t zero : {1, 2}) {
+        for (const uint32_t micro_batches : {1, 3}) {
+          for (const char* precision : {"fp32", "bf16"}) {
+            SCOPED_TRACE(testing::Message() << rule << " " << ranks << " ranks, ZeRO " << zero
+                                            << ", " << micro_batches << " x " << precision);
+            v1::JobSpec spec = TinySpec();
+            spec.mutable_data()->set_sequence_length(256);
+            v1::OptimizerSpec* optimizer = spec.mutable_train()->mutable_optimizer();
+            SetFactored(rule, 0.9, optimizer);
+            optimizer->set_ns_steps(5);
+            const Model model = BuildModel(*ParseModelConfig(FindPreset("gpt2")->config_json, 256));
+            v1::Layout layout = TinyLayout({.precision = precision});
+            layout.set_optimizer(rule);
+            layout.set_micro_batch(1);
+            layout.set_micro_batches(micro_batches);
+            layout.set_data_parallel(ranks);
+            layout.set_zero_stage(zero);
+            const auto programs = Compile({.spec = &spec, .model = &model, .layout = layout});
+            ASSERT_TRUE(programs.ok()) << programs.status();
+            const double ratio =
+                static_cast<double>(Estimator(spec, model).DeviceBytes(Completed(layout))) /
+                programs->at(0).arenas(0).bytes();
+            EXPECT_GT(ratio, 0.93);
+            EXPECT_LT(ratio, 1.12);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(EstimateTest, SplitLayoutsAreNearTheirLargestArenaToo) {
   struct Split {
     uint32_t dp, tp, pp, cp, zero;

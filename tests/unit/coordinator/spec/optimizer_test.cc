@@ -115,8 +115,9 @@ TEST(OptimizerSpecTest, WhatAFactoredRuleCannotDoIsRefused) {
               HasSubstr("f32 or bf16 with train.optimizer.name came"));
   EXPECT_THAT(ErrorOf("optimizer: {name: came, groups: {\"*\": {rule: adamw}}}"),
               HasSubstr("left out with train.optimizer.name came"));
-  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor}", "layout: {zero: 1}"),
-              HasSubstr("which updates tensors as a whole"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: adafactor}", "layout: {zero: 3}"),
+              HasSubstr("0, 1 or 2 with train.optimizer.name adafactor, which updates tensors as a "
+                        "whole"));
   EXPECT_THAT(ErrorOf("precision: bf16, optimizer: {name: adafactor, stochastic_rounding: true}"),
               HasSubstr("false with train.optimizer.name adafactor"));
 }

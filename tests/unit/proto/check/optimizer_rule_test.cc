@@ -13,6 +13,7 @@
 #include "proto/program/op_codec.h"
 #include "tests/unit/coordinator/compiler/factored_jobs.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
+#include "tests/unit/proto/check/mutate.h"
 
 namespace terrace {
 namespace {
@@ -101,10 +102,12 @@ TEST_P(OptimizerRuleTest, ARuleThatNobodyKnowsIsRefused) {
 // ---- rules of whole matrices
 // ----------------------------------------------------------------------
 
-v1::Program CompiledMuon(uint32_t pipeline) {
+v1::Program CompiledMuon(uint32_t pipeline, uint32_t ranks = 1) {
   LayoutCase c = {"llama", MatrixLayout()};
   c.layout.set_optimizer("muon");
   c.layout.set_pipeline_parallel(pipeline);
+  c.layout.set_data_parallel(ranks);
+  c.layout.set_zero_stage(ranks > 1 ? 1 : 0);
   v1::JobSpec spec = MatrixSpec();
   spec.mutable_train()->mutable_optimizer()->set_ns_steps(5);
   const Model model = MatrixModel(c.family);
@@ -137,6 +140,23 @@ TEST(WholeMatrixRuleTest, TheCompilersProgramsPass) {
   }
 }
 
+// Says that a tensor, [32, 32], is [16, 64].
+void Reshape(std::string_view tensor, v1::Program* program) {
+  for (v1::StateRange& range : *program->mutable_state()) {
+    if (range.tensor() != tensor) continue;
+    range.set_shape(0, 16);
+    range.set_shape(1, 64);
+    range.set_rows(16);
+    range.set_columns(64);
+    range.set_row_stride(64);
+  }
+  for (v1::Initializer& init : *program->mutable_initializers()) {
+    if (init.tensor() != tensor) continue;
+    init.set_shape(0, 16);
+    init.set_shape(1, 64);
+  }
+}
+
 TEST(WholeMatrixRuleTest, AnUpdateTakesOneMatrixAndAllOfIt) {
   constexpr char kNotOne[] = "are not one matrix of the model, all of it";
   static constexpr char kQ[] = "model.layers.0.self_attn.q_proj.weight";  // [32, 32]
@@ -147,21 +167,7 @@ TEST(WholeMatrixRuleTest, AnUpdateTakesOneMatrixAndAllOfIt) {
                 });
               }),
               HasSubstr(kNotOne));
-  EXPECT_THAT(MuonRefusal([](v1::Program* program, v1::Instruction*) {
-                for (v1::StateRange& range : *program->mutable_state()) {
-                  if (range.tensor() != kQ) continue;
-                  range.set_shape(0, 16);
-                  range.set_shape(1, 64);
-                  range.set_rows(16);
-                  range.set_columns(64);
-                  range.set_row_stride(64);
-                }
-                for (v1::Initializer& init : *program->mutable_initializers()) {
-                  if (init.tensor() != kQ) continue;
-                  init.set_shape(0, 16);
-                  init.set_shape(1, 64);
-                }
-              }),
+  EXPECT_THAT(MuonRefusal([](v1::Program* program, v1::Instruction*) { Reshape(kQ, program); }),
               HasSubstr(kNotOne));
   // From the middle of q on, with rows of k.
   EXPECT_THAT(MuonRefusal([](v1::Program*, v1::Instruction* update) {
@@ -186,16 +192,123 @@ TEST(WholeMatrixRuleTest, TensorsAreUpdatedByTheRuleOfTheirInitializers) {
   EXPECT_THAT(announce("norm", static_cast<v1::OptimizerRule>(99)), HasSubstr("optimizer 99"));
 }
 
+// ---- whole matrices that are dealt
+// ----------------------------------------------------------------------
+
+// The 4 layers of the model on so many ranks.
+std::string DealtRefusal(uint32_t ranks, const Change& change) {
+  v1::Program program = CompiledMuon(1, ranks);
+  change(&program, FirstMatrix(&program));
+  return std::string(CheckProgram(program).message());
+}
+
+void MoveState(v1::Program* program, std::string_view tensor, v1::StateKind kind, int64_t bytes) {
+  for (v1::StateRange& range : *program->mutable_state()) {
+    if (range.tensor() == tensor && range.kind() == kind) range.set_offset(range.offset() + bytes);
+  }
+}
+
+int64_t ShardBytes(const v1::Program& program, std::string_view tensor) {
+  for (const v1::StateRange& range : program.state()) {
+    if (range.tensor() == tensor) return range.shard_elements() * 4;
+  }
+  return 0;
+}
+
+TEST(DealtMatricesTest, TheCompilersProgramsPass) {
+  for (const uint32_t ranks : {2, 3, 4, 6, 8}) {
+    v1::Program program = CompiledMuon(1, ranks);
+    ASSERT_NE(FirstMatrix(&program), nullptr);
+    EXPECT_EQ(CheckProgram(program).message(), "") << ranks;
+  }
+}
+
+TEST(DealtMatricesTest, EveryRankUpdatesAWholeMatrixOfItsOwn) {
+  constexpr char kNotOne[] = "are not one matrix of the model, all of it, on every rank";
+  // Half of a matrix, and from the middle of one on.
+  EXPECT_THAT(DealtRefusal(2,
+                           [](v1::Program*, v1::Instruction* update) {
+                             ForMatrixOperands(update, [](v1::Operand* operand) {
+                               operand->set_shape(0, operand->shape(0) / 2);
+                             });
+                           }),
+              HasSubstr(kNotOne));
+  EXPECT_THAT(DealtRefusal(2,
+                           [](v1::Program*, v1::Instruction* update) {
+                             ForMatrixOperands(update, [](v1::Operand* operand) {
+                               operand->set_offset(operand->offset() + 32 * 4);
+                             });
+                           }),
+              HasSubstr(kNotOne));
+  // One rank's matrix has other rows.
+  EXPECT_THAT(DealtRefusal(4,
+                           [](v1::Program* program, v1::Instruction*) {
+                             Reshape("model.layers.2.self_attn.q_proj.weight", program);
+                           }),
+              HasSubstr(kNotOne));
+  // Of six ranks two have none. A matrix lies half with one of these, or all of it.
+  constexpr char kLast[] = "model.layers.3.mlp.down_proj.weight";
+  const auto moved = [&](int64_t halves) {
+    return DealtRefusal(6, [&](v1::Program* program, v1::Instruction*) {
+      for (const v1::StateKind kind : {v1::WEIGHT, v1::FIRST_MOMENT})
+        MoveState(program, kLast, kind, ShardBytes(*program, kLast) / 2 * halves);
+    });
+  };
+  EXPECT_THAT(moved(1), HasSubstr("pieces of state that do not belong together"));
+  EXPECT_THAT(moved(2), HasSubstr("reads beyond the edge of a tensor"));
+}
+
+// Two ranks' matrices change places, and their moments stay.
+TEST(DealtMatricesTest, MomentsAreThoseOfTheRanksMatrix) {
+  constexpr char kFirst[] = "model.layers.1.mlp.down_proj.weight";
+  constexpr char kSecond[] = "model.layers.2.mlp.down_proj.weight";
+  EXPECT_THAT(DealtRefusal(4,
+                           [&](v1::Program* program, v1::Instruction*) {
+                             const int64_t shard = ShardBytes(*program, kFirst);
+                             MoveState(program, kFirst, v1::WEIGHT, shard);
+                             MoveState(program, kSecond, v1::WEIGHT, -shard);
+                           }),
+              HasSubstr("is not the FIRST_MOMENT of 'model.layers."));
+}
+
+// What every rank keeps is one gradient, the sum of all, and its squares count once.
+TEST(DealtMatricesTest, WhatEveryRankKeepsCountsOnce) {
+  EXPECT_THAT(DealtRefusal(3,
+                           [](v1::Program* program, v1::Instruction*) {
+                             v1::Sequence* train = program->mutable_sequences(0);
+                             for (int i = 0; i < train->instructions_size(); ++i) {
+                               const v1::Instruction& sum = train->instructions(i);
+                               const bool kept = sum.text().find(".kept") != std::string::npos;
+                               if (!kept || sum.collective().kind() != v1::ALL_REDUCE) continue;
+                               return RemoveInstruction(i, train);
+                             }
+                           }),
+              HasSubstr("which differs over DATA_SHARD: it was not summed over that"));
+  EXPECT_THAT(DealtRefusal(3,
+                           [](v1::Program* program, v1::Instruction*) {
+                             for (v1::Instruction& i :
+                                  *program->mutable_sequences(0)->mutable_instructions()) {
+                               const bool kept = i.text().find(".kept") != std::string::npos;
+                               if (i.compute().op() == "squared_norm" && kept)
+                                 i.mutable_compute()->mutable_scale()->set_scale(1);
+                             }
+                           }),
+              HasSubstr("count them 3 times, must be once"));
+}
+
 // ---- rules that keep means of rows and columns
 // -----------------------------------------------------
 
 // Operands of update_factored.
 constexpr int kFirst = 2, kSecond = 3, kRows = 4, kColumns = 5;
 
-v1::Program CompiledFactored(std::string_view rule, double beta1 = 0, uint32_t pipeline = 1) {
+v1::Program CompiledFactored(std::string_view rule, double beta1 = 0, uint32_t pipeline = 1,
+                             uint32_t ranks = 1) {
   LayoutCase c = {"llama", MatrixLayout()};
   c.layout.set_optimizer(std::string(rule));
   c.layout.set_pipeline_parallel(pipeline);
+  c.layout.set_data_parallel(ranks);
+  c.layout.set_zero_stage(ranks > 1 ? 1 : 0);
   v1::JobSpec spec = MatrixSpec();
   SetFactored(rule, beta1, spec.mutable_train()->mutable_optimizer());
   const Model model = MatrixModel(c.family);
@@ -269,6 +382,55 @@ TEST(FactoredRuleTest, MeansAreThoseOfTheTensor) {
                   },
                   /*matrix=*/false),
               HasSubstr("is not the SECOND_MOMENT of"));
+}
+
+// Where tensors are dealt, each rank's means are those of the tensor that it has.
+TEST(FactoredRuleTest, MeansAreDealtWithTheirTensors) {
+  const auto refusal = [](uint32_t ranks, const std::function<void(v1::Program*)>& change) {
+    v1::Program program = CompiledFactored("came", 0.9, 1, ranks);
+    change(&program);
+    return std::string(CheckProgram(program).message());
+  };
+  for (const uint32_t ranks : {2, 3, 4, 6})
+    EXPECT_EQ(refusal(ranks, [](v1::Program*) {}), "") << ranks;
+  const auto ranges_of = [](v1::Program* program, std::string_view tensor, v1::StateKind kind) {
+    for (v1::StateRange& range : *program->mutable_state()) {
+      if (range.tensor() == tensor && range.kind() == kind) return &range;
+    }
+    return static_cast<v1::StateRange*>(nullptr);
+  };
+  // Two ranks' means change places.
+  EXPECT_THAT(refusal(4,
+                      [&](v1::Program* program) {
+                        v1::StateRange* a = ranges_of(
+                            program, "model.layers.1.self_attn.o_proj.weight", v1::ROW_MOMENT);
+                        v1::StateRange* b = ranges_of(
+                            program, "model.layers.2.self_attn.o_proj.weight", v1::ROW_MOMENT);
+                        const int64_t offset = a->offset();
+                        a->set_offset(b->offset());
+                        b->set_offset(offset);
+                      }),
+              HasSubstr("is not the ROW_MOMENT of 'model.layers."));
+  // Those of the last layer are said to be on a rank that has no such tensor.
+  EXPECT_THAT(refusal(6,
+                      [&](v1::Program* program) {
+                        v1::StateRange* last = ranges_of(
+                            program, "model.layers.3.self_attn.o_proj.weight", v1::COLUMN_ERROR);
+                        last->set_offset(last->offset() + last->shard_elements() * 4);
+                      }),
+              HasSubstr("is not the COLUMN_ERROR of 'model.layers."));
+  // Three ranks keep one of four layers: its means are no shards.
+  EXPECT_THAT(refusal(3,
+                      [&](v1::Program* program) {
+                        const v1::StateRange kept = *ranges_of(
+                            program, "model.layers.3.self_attn.o_proj.weight", v1::ROW_MOMENT);
+                        const int64_t elements =
+                            program->buffers(static_cast<int>(kept.buffer())).shape(0);
+                        for (v1::StateRange& range : *program->mutable_state()) {
+                          if (range.buffer() == kept.buffer()) range.set_shard_elements(elements);
+                        }
+                      }),
+              HasSubstr("is not the ROW_MOMENT of 'model.layers.3."));
 }
 
 TEST(FactoredRuleTest, EveryStateOfATensorIsUpdated) {

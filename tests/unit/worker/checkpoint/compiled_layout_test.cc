@@ -6,6 +6,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <tuple>
 
 #include "base/file.h"
 #include "gmock/gmock.h"
@@ -187,25 +188,31 @@ TEST_P(CompiledLayoutTest, SoItDoesWithMomentsInFewerBits) {
   ExpectEveryLayoutResumes({.moments = "int8"});
 }
 
-// ---- rules that keep means of rows and columns --------------------------------------------------
+// ---- rules that update whole tensors ------------------------------------------------------------
 
-CompiledJob FactoredJob(const std::string& family, const std::string& rule, double beta1,
-                        uint32_t data, uint32_t pipeline) {
+CompiledJob WholeTensorsJob(const std::string& family, const std::string& rule, double beta1,
+                            uint32_t data, uint32_t pipeline, uint32_t zero = 0) {
   v1::JobSpec spec = MatrixSpec();
-  SetFactored(rule, beta1, spec.mutable_train()->mutable_optimizer());
+  if (rule == "muon") {
+    spec.mutable_train()->mutable_optimizer()->set_ns_steps(5);
+  } else {
+    SetFactored(rule, beta1, spec.mutable_train()->mutable_optimizer());
+  }
   const Model model = MatrixModel(family);
   v1::Layout layout = MatrixLayout();
   layout.set_optimizer(rule);
   layout.set_data_parallel(data);
   layout.set_pipeline_parallel(pipeline);
+  layout.set_zero_stage(zero);
   return CompiledJob(Compile({.spec = &spec, .model = &model, .layout = layout}).value());
 }
 
-TEST_P(CompiledLayoutTest, MeansOfRowsAndColumnsMoveWithTheirTensors) {
-  for (const auto& [rule, beta1] :
-       {std::pair("adafactor", 0.0), std::pair("adafactor", 0.9), std::pair("came", 0.9)}) {
+TEST_P(CompiledLayoutTest, StatesOfWholeTensorsMoveWithThem) {
+  for (const auto& [rule, beta1] : {std::pair("adafactor", 0.0), std::pair("adafactor", 0.9),
+                                    std::pair("came", 0.9), std::pair("muon", 0.0)}) {
+    const bool factored = std::string(rule) != "muon";
     TemporaryFolder first;
-    CompiledJob one = FactoredJob(GetParam(), rule, beta1, 1, 1);
+    CompiledJob one = WholeTensorsJob(GetParam(), rule, beta1, 1, 1);
     one.Visit([&](int, const StateTensor& tensor, int64_t element, std::byte* held) {
       const std::vector<std::byte> bytes = Bytes(tensor, element);
       std::memcpy(held, bytes.data(), bytes.size());
@@ -213,10 +220,13 @@ TEST_P(CompiledLayoutTest, MeansOfRowsAndColumnsMoveWithTheirTensors) {
     ASSERT_THAT(one.Write(first.path()), ::testing::Each(absl::OkStatus()));
     const std::string path = first.path("step-00000001"), files = FilesOf(path);
     for (const char* state : {"_row", "_column", "_v"})
-      EXPECT_THAT(files, ::testing::HasSubstr(std::string(".") + rule + state));
-    EXPECT_EQ(files.find(std::string(".") + rule + "_m") != std::string::npos, beta1 > 0);
-    for (const auto& [data, pipeline] : {std::pair(2, 1), std::pair(1, 2), std::pair(2, 4)}) {
-      CompiledJob job = FactoredJob(GetParam(), rule, beta1, data, pipeline);
+      EXPECT_EQ(files.find(std::string(".") + rule + state) != std::string::npos, factored);
+    EXPECT_EQ(files.find(std::string(".") + rule + "_m") != std::string::npos,
+              beta1 > 0 || !factored);
+    for (const auto& [data, pipeline, zero] :
+         {std::tuple(2, 1, 0), std::tuple(1, 2, 0), std::tuple(2, 4, 0), std::tuple(2, 1, 1),
+          std::tuple(4, 1, 2), std::tuple(2, 2, 1), std::tuple(3, 1, 1)}) {
+      CompiledJob job = WholeTensorsJob(GetParam(), rule, beta1, data, pipeline, zero);
       ASSERT_THAT(job.Read(path), ::testing::Each(absl::OkStatus()));
       TemporaryFolder second;
       ASSERT_THAT(job.Write(second.path()), ::testing::Each(absl::OkStatus()));
