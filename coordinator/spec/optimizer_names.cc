@@ -30,6 +30,8 @@ constexpr std::string_view kLess =
 constexpr std::string_view kLomo =
     "sgd with train.clip_grad_norm: 0, train.optimizer.stochastic_rounding: true and formats: "
     "{gradient: bf16, allow: {gradient: bf16}}";
+// Adafactor without a moment, whose steps are those of lomo-optim.
+constexpr std::string_view kAdalomo = "adafactor with train.clip_grad_norm: 0";
 constexpr std::string_view kOther = "adamw: that rule is not there";
 
 struct Foreign {
@@ -68,7 +70,7 @@ constexpr Foreign kForeign[] = {
     {"nesterov", kSgd},
     {"sgdmomentum", kSgd},
     {"adafactor", kAdafactor},
-    {"adalomo", kLess},
+    {"adalomo", kAdalomo},
     {"ademamix", kOther},
     {"ademamix8bit", kOther},
     {"apolloadamw", kLess},

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes optimizers.json of this folder: twenty steps of the goldens' llama and gpt2 by each rule, with the implementation
-that others use (torch.optim; Lion of lion-pytorch, Adafactor of transformers, CAME of came-pytorch), in fp32. torch's Muon
-iterates in bf16 and takes matrices alone: here it iterates in fp32, and AdamW updates what is no matrix of a layer.
+that others use (torch.optim; Lion of lion-pytorch, Adafactor of transformers, CAME of came-pytorch, AdaLomo of lomo-optim),
+in fp32. torch's Muon iterates in bf16 and takes matrices alone: here it iterates in fp32, and AdamW updates what is no matrix
+of a layer.
 
     python3 make_optimizers.py [--check]     writes the file, or compares with what is there (to 1e-5)
 
-Needs torch, transformers, safetensors, lion-pytorch and came-pytorch. The test suite needs none of them: the file is committed.
+Needs torch, transformers, safetensors, lion-pytorch, came-pytorch and lomo-optim. The test suite needs none of them: the file is committed.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,6 +18,7 @@ import sys
 import torch
 from came_pytorch import CAME
 from lion_pytorch import Lion
+from lomo_optim import AdaLomo
 from make_goldens import HERE, forward, load
 from safetensors.torch import load_file
 from transformers.optimization import Adafactor
@@ -48,6 +50,9 @@ RULES = {
     "adafactor": ({**FACTORED, "lr": 2e-3, "beta1": None, "scale_parameter": True, "relative_step": False}, Adafactor),
     "adafactor.moment": ({**FACTORED, "lr": 2e-3, "beta1": 0.9, "scale_parameter": False, "relative_step": False}, Adafactor),
     "adafactor.relative": ({**FACTORED, "lr": None, "beta1": None, "scale_parameter": True, "relative_step": True}, Adafactor),
+    # Adafactor without a moment, each tensor as soon as it has its gradient.
+    "adafactor.adalomo": ({"lr": 2e-3, "eps": [1e-10, 1e-3], "clip_threshold": 1.0, "decay_rate": -0.8, "weight_decay": 0.0,
+                           "scale_parameter": True}, AdaLomo),
     "came": (
         {"lr": 2e-4, "betas": [0.9, 0.999, 0.9999], "eps": [1e-10, 1e-16], "clip_threshold": 1.0, "weight_decay": 0.1},
         CAME,
@@ -84,9 +89,27 @@ def muon(model, arguments):
     ]
 
 
+def train_at_once(model, tokens, targets, arguments):
+    """AdaLomo steps inside the backward pass, without clipping, and would have its states on a GPU."""
+    cuda, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor: tensor
+    try:
+        names = ("eps", "clip_threshold", "decay_rate", "weight_decay")
+        optimizer = AdaLomo(model, lr=arguments["lr"], loss_scale=0, **{name: arguments[name] for name in names})
+    finally:
+        torch.Tensor.cuda = cuda
+    losses = []
+    for _ in range(STEPS):
+        _, loss = forward(model, tokens, targets)
+        losses.append(loss.item())
+        optimizer.fused_backward(loss, arguments["lr"])
+    return {"losses": losses}
+
+
 def train(model, tokens, targets, rule):
     """On one batch at a constant rate. Clipping multiplies by min(1, clip / norm), as in make_goldens.py."""
     arguments, make = RULES[rule]
+    if make is AdaLomo:
+        return train_at_once(model, tokens, targets, arguments)
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     if make is None:
@@ -115,8 +138,8 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     path, numbers, worst = HERE / "optimizers.json", {}, 0.0
-    for rule, (arguments, _) in RULES.items():
-        numbers[rule] = {"arguments": arguments, "clip_grad_norm": CLIP}
+    for rule, (arguments, make) in RULES.items():
+        numbers[rule] = {"arguments": arguments, "clip_grad_norm": 0.0 if make is AdaLomo else CLIP}
         for family in ("gpt2", "llama"):
             batch = load_file(HERE / family / "batch.safetensors")
             numbers[rule][family] = train(load(HERE / family), batch["tokens"].long(), batch["targets"].long(), rule)

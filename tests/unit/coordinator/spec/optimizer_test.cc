@@ -69,6 +69,8 @@ TEST(OptimizerSpecTest, NamesOfOtherProgramsAreKnown) {
               HasSubstr("try adamw with formats.moments: int8 and layout.offload.optimizer: host"));
   EXPECT_THAT(ErrorOf("optimizer: {name: DeepSpeedCPUAdam}"), HasSubstr("try adamw"));
   EXPECT_THAT(ErrorOf("optimizer: {name: lomo}"), HasSubstr("sgd with train.clip_grad_norm: 0"));
+  EXPECT_THAT(ErrorOf("optimizer: {name: AdaLomo}"),
+              HasSubstr("try adafactor with train.clip_grad_norm: 0"));
   EXPECT_THAT(ErrorOf("optimizer: {name: galore_adamw}"), HasSubstr("that rule is not there"));
   EXPECT_THAT(ErrorOf("optimizer: {name: Adafactor}"), HasSubstr("try adafactor"));
   EXPECT_THAT(ErrorOf("optimizer: {name: lionn}"), HasSubstr("try lion"));
