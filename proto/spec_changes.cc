@@ -52,6 +52,7 @@ constexpr Watched kWatched[] = {
     {"model.lora.dropout", false},
     {"model.dropout.embedding", false},
     {"model.dropout.residual", false},
+    {"model.dropout.attention", false},
     {"train.steps", false},
     {"train.precision", false},
     {"train.precision_rules", false, false, "", "train.precision.layers"},

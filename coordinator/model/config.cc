@@ -151,7 +151,8 @@ void ReadKinds(JsonReader& json, const Family& family, ModelConfig* config) {
     return key.empty() ? 0 : json.Real(key, 0, kMaxDropout, 0);
   };
   config->dropout = {.embedding = dropout(family.embedding_dropout),
-                     .residual = dropout(family.residual_dropout)};
+                     .residual = dropout(family.residual_dropout),
+                     .attention = dropout(family.attention_dropout)};
   const auto bias = [&](const BiasRule& rule) {
     return rule.key.empty() ? rule.otherwise : json.Bool(rule.key, rule.otherwise);
   };

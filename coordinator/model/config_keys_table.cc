@@ -9,8 +9,6 @@ constexpr std::string_view kGeneration = "belongs to generation";
 constexpr std::string_view kRecord = "says how the file was written";
 constexpr std::string_view kKernel = "chooses among kernels that compute the same";
 constexpr std::string_view kIds = "goes with the tokenizer and the export";
-constexpr std::string_view kDropped =
-    "which is not applied: no attention weight is dropped; set it to 0";
 
 }  // namespace
 
@@ -30,9 +28,9 @@ const std::vector<ConfigKey>& ConfigKeys() {
       " gemma3_text falcon olmo3 smollm3 cohere";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
-      {"attn_pdrop", "gpt2", kRemark, kDropped},
-      {"attention_dropout", kRotary, kRemark, kDropped},
-      {"attention_dropout", "opt", kRemark, kDropped},
+      {"attention_dropout", "falcon", kRemark,
+       "which transformers does not apply without ALiBi; here nothing is dropped of the softmax "
+       "unless model.dropout.attention says it"},
       {"layerdrop", "opt", kRemark, "which is not applied: no layer is left out; set it to 0"},
       {"hidden_dropout", "stablelm", kRemark,
        "which is dropped of the MLP's result alone in transformers; here it is not dropped, and "

@@ -137,6 +137,7 @@ struct Family {
   std::string_view embedding_width_key = {};  // must be the hidden size; empty: there is none
   // Keys of dropout. Empty: the family has none.
   std::string_view embedding_dropout = {}, residual_dropout = {};
+  std::string_view attention_dropout = "attention_dropout";
   // Projections to the residual stream begin smaller by the root of twice the number of layers
   // (Radford et al. 2019, section 2.3).
   bool small_residual_init = false;

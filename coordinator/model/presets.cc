@@ -6,7 +6,7 @@
 namespace terrace {
 namespace {
 
-// Architecture keys of the published config.json files, and their dropout of what is dropped here;
+// Architecture keys of the published config.json files, and their dropout;
 // parameter counts as the model cards and safetensors headers on the Hugging Face Hub state them.
 // "gpt-bytes-10m" is our own: a GPT-2 over bytes for first runs. pad_token_id is null where the
 // family's class has one: every row of the embedding is trained.
@@ -69,25 +69,25 @@ const std::vector<Preset>& Table() {
        R"({"model_type":"gpt2","vocab_size":50257,"n_positions":1024,"n_embd":768,"n_layer":12)"
        R"(,"n_head":12,"activation_function":"gelu_new","layer_norm_epsilon":1e-5)"
        R"(,"initializer_range":0.02,"bos_token_id":50256,"eos_token_id":50256)"
-       R"(,"embd_pdrop":0.1,"resid_pdrop":0.1})",
+       R"(,"embd_pdrop":0.1,"resid_pdrop":0.1,"attn_pdrop":0.1})",
        124439808},
       {"gpt2-large",
        R"({"model_type":"gpt2","vocab_size":50257,"n_positions":1024,"n_embd":1280,"n_layer":36)"
        R"(,"n_head":20,"activation_function":"gelu_new","layer_norm_epsilon":1e-5)"
        R"(,"initializer_range":0.02,"bos_token_id":50256,"eos_token_id":50256)"
-       R"(,"embd_pdrop":0.1,"resid_pdrop":0.1})",
+       R"(,"embd_pdrop":0.1,"resid_pdrop":0.1,"attn_pdrop":0.1})",
        774030080},
       {"gpt2-medium",
        R"({"model_type":"gpt2","vocab_size":50257,"n_positions":1024,"n_embd":1024,"n_layer":24)"
        R"(,"n_head":16,"activation_function":"gelu_new","layer_norm_epsilon":1e-5)"
        R"(,"initializer_range":0.02,"bos_token_id":50256,"eos_token_id":50256)"
-       R"(,"embd_pdrop":0.1,"resid_pdrop":0.1})",
+       R"(,"embd_pdrop":0.1,"resid_pdrop":0.1,"attn_pdrop":0.1})",
        354823168},
       {"gpt2-xl",
        R"({"model_type":"gpt2","vocab_size":50257,"n_positions":1024,"n_embd":1600,"n_layer":48)"
        R"(,"n_head":25,"activation_function":"gelu_new","layer_norm_epsilon":1e-5)"
        R"(,"initializer_range":0.02,"bos_token_id":50256,"eos_token_id":50256)"
-       R"(,"embd_pdrop":0.1,"resid_pdrop":0.1})",
+       R"(,"embd_pdrop":0.1,"resid_pdrop":0.1,"attn_pdrop":0.1})",
        1557611200},
       {"granite-3.1-2b-instruct",
        R"({"model_type":"granite","hidden_act":"silu","initializer_range":0.02,"vocab_size":49155)"
@@ -444,7 +444,7 @@ const std::vector<Preset>& Table() {
        R"(,"num_hidden_layers":30,"num_attention_heads":24,"num_key_value_heads":2)"
        R"(,"max_position_embeddings":16384,"sliding_window":4096,"norm_epsilon":1e-5)"
        R"(,"rope_theta":999999.4420358813,"use_bias":true,"tie_word_embeddings":true)"
-       R"(,"embedding_dropout":0.1,"residual_dropout":0.1})",
+       R"(,"embedding_dropout":0.1,"residual_dropout":0.1,"attention_dropout":0.1})",
        3030371328},
       {"tinyllama-1.1b",
        R"({"model_type":"llama","hidden_act":"silu","initializer_range":0.02,"vocab_size":32000)"

@@ -141,6 +141,7 @@ absl::StatusOr<Model> ReadModel(const v1::JobSpec& spec) {
   const v1::DropoutSpec& dropout = spec.model().dropout();
   if (dropout.has_embedding()) config.dropout.embedding = dropout.embedding();
   if (dropout.has_residual()) config.dropout.residual = dropout.residual();
+  if (dropout.has_attention()) config.dropout.attention = dropout.attention();
   RETURN_IF_ERROR(SetLora(spec.model().lora(), &config));
   return BuildModel(config);
 }

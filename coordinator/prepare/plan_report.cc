@@ -278,6 +278,7 @@ void ReportDropout(const DropoutConfig& dropout, v1::Plan* plan) {
   };
   add(dropout.embedding, "the embeddings");
   add(dropout.residual, "what blocks add to the residual stream");
+  add(dropout.attention, "attention weights");
   add(dropout.adapter, "what adapters read");
   if (parts.empty()) return;
   plan->add_remarks(absl::StrCat("dropout: steps of training drop ", absl::StrJoin(parts, ", "),

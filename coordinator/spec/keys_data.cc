@@ -128,6 +128,16 @@ std::vector<SpecKey> DataKeys() {
        "",
        "Share of what each block adds to the residual stream that is dropped; default as config.json "
        "says (resid_pdrop)"},
+      {"model.dropout.attention",
+       kReal,
+       "-1",
+       false,
+       0,
+       0.99,
+       {},
+       "",
+       "Share of the attention weights, which the softmax of scores gives, that is dropped; default as "
+       "config.json says (attn_pdrop, attention_dropout)"},
 
       {"data.train",
        kMixture,

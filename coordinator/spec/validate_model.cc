@@ -57,7 +57,9 @@ void ClearUnsaid(v1::ModelSpec* model) {
   v1::DropoutSpec* dropout = model->mutable_dropout();
   if (dropout->embedding() < 0) dropout->clear_embedding();
   if (dropout->residual() < 0) dropout->clear_residual();
-  if (!dropout->has_embedding() && !dropout->has_residual()) model->clear_dropout();
+  if (dropout->attention() < 0) dropout->clear_attention();
+  const bool said = dropout->has_embedding() || dropout->has_residual() || dropout->has_attention();
+  if (!said) model->clear_dropout();
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ DropoutConfig DropoutOf(const Json& recipe) {
   if (recipe.contains("dropout")) {
     dropout.embedding = recipe["dropout"]["embedding"];
     dropout.residual = recipe["dropout"]["residual"];
+    dropout.attention = recipe["dropout"].value("attention", 0.0);
   }
   if (recipe.contains("lora")) dropout.adapter = recipe["lora"]["dropout"];
   return dropout;
@@ -38,7 +39,8 @@ DropoutConfig DropoutOf(const Json& recipe) {
 class DropoutTest : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Recipes, DropoutTest,
-                         testing::Values("embedding_and_residual", "adapters", "all"),
+                         testing::Values("embedding_and_residual", "adapters", "all", "attention",
+                                         "all_of_a_model"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(DropoutTest, TwentyStepsFollowTorch) {
@@ -67,6 +69,25 @@ TEST(EveryKindTest, TheSameElementsAreDroppedAsOnOneRank) {
     AddAdapters({.rank = 4, .scale = 2, .targets = {"all-linear"}}, &data);
     ExpectEveryKindDoesAsOneRank(data, family + " with adapters");
   }
+}
+
+// Attention knows the sequence, the query, the key and the head of what it drops, whatever of them
+// a rank has. A piece of a ring has 4 tokens here, half of those that random bits are made for.
+TEST(EveryKindTest, TheSameAttentionWeightsAreDroppedAsOnOneRank) {
+  std::vector<LayoutKind> kinds = kKinds;
+  kinds.push_back({.name = "ring", .context = 2});
+  kinds.push_back({.name = "ring of half the heads", .tensor = 2, .context = 2});
+  kinds.push_back({.name = "recomputed", .recompute = "full"});
+  for (const std::string family : {"gpt2", "llama"}) {
+    JobData data = SmallJob(family);
+    data.model.config.dropout.attention = 0.2;
+    ExpectEveryKindDoesAsOneRank(data, family, kinds);
+  }
+  JobData data = SmallJob("gpt2");
+  data.model.config.dropout.attention = 0.2;
+  ExpectEveryKindDoesAsOneRank(
+      data, "gpt2",
+      {{.name = "ulysses, tensor", .tensor = 2, .context = 2, .context_type = "ulysses"}});
 }
 
 // Another seed drops other elements, and a step others than the step before.

@@ -48,15 +48,14 @@ void SetMegatronDefaults(const MegatronLine& line, SpecDraft* draft) {
   // Megatron-LM drops of the embeddings what it drops of blocks.
   if (line.Given("hidden-dropout"))
     draft->Set("model.dropout.embedding", std::string(line.Value("hidden-dropout")));
-  if (!line.Given("attention-dropout")) {
-    draft->Remark(
-        "--attention-dropout is 0.1 in Megatron-LM where not given; no attention weight is dropped "
-        "here");
-  }
-  if (!line.Given("hidden-dropout")) {
-    draft->Remark(
-        "--hidden-dropout is 0.1 in Megatron-LM where not given; nothing is dropped here: set "
-        "model.dropout to drop it");
+  for (const auto& [flag, key] :
+       {std::pair("hidden-dropout", "model.dropout.residual and model.dropout.embedding"),
+        std::pair("attention-dropout", "model.dropout.attention")}) {
+    if (line.Given(flag)) continue;
+    draft->Remark(absl::StrCat("--", flag,
+                               " is 0.1 in Megatron-LM where not given; here what the model's "
+                               "config says is dropped, or what ",
+                               key, " says"));
   }
 }
 

@@ -70,7 +70,7 @@ const std::vector<MegatronFlag>& MegatronFlags() {
       {"fp4-format", kAbsent, "", "products are fp8 at the narrowest: train.precision"},
       {"apply-wd-to-qk-layernorm", kAbsent, "", "weights of norms do not decay"},
       {"fp8-recipe", kAutomatic, "", "scales are tensorwise: just in time, one a tensor"},
-      {"attention-dropout", kAbsent, "", "no attention weight is dropped"},
+      {"attention-dropout", kMapped, "model.dropout.attention", ""},
       {"hidden-dropout", kMapped, "model.dropout.residual", ""},
       {"load", kAbsent, "",
        "Megatron's checkpoints are not read: convert to Hugging Face's and set model.init; "

@@ -15,6 +15,7 @@ import sys
 
 import numpy
 import torch
+import transformers
 from make_goldens import HERE, load
 from make_lora import adapted
 from make_recipes import ADAMW, CLIP, train
@@ -27,9 +28,11 @@ RECIPES = {
     "adapters": {"lora": {"rank": 4, "alpha": 8.0, "targets": "all-linear", "dropout": 0.25}, "families": ["gpt2", "llama"]},
     "all": {"dropout": {"embedding": 0.3, "residual": 0.1},
             "lora": {"rank": 4, "alpha": 8.0, "targets": "all-linear", "dropout": 0.05}, "families": ["gpt2"]},
+    "attention": {"dropout": {"embedding": 0.0, "residual": 0.0, "attention": 0.25}, "families": ["gpt2", "llama"]},
+    "all_of_a_model": {"dropout": {"embedding": 0.1, "residual": 0.1, "attention": 0.1}, "families": ["gpt2"]},
 }
 # coordinator/compiler/layers/forward.h: what is dropped of a layer; the embedding is of the layer before the first.
-SITES_A_LAYER, EMBEDDING, ATTENTION_OUT, MLP_OUT = 16, 1, 2, 3
+SITES_A_LAYER, EMBEDDING, ATTENTION_OUT, MLP_OUT, SCORES = 16, 1, 2, 3, 8
 ADAPTERS = {"attn.c_attn": 4, "q_proj": 4, "k_proj": 4, "v_proj": 4, "attn.c_proj": 5, "o_proj": 5,
             "mlp.c_fc": 6, "gate_proj": 6, "up_proj": 6, "mlp.c_proj": 7, "down_proj": 7}
 
@@ -45,18 +48,40 @@ def philox(counter, key):
     return c
 
 
+def key_of(site, purpose):
+    return [int(word) for word in philox([site, 0, purpose, 0], [SEED % 2**32, SEED >> 32])[:2]]
+
+
+def halves_of(words):
+    return [half for word in words for half in (word & numpy.uint64(0xFFFF), word >> numpy.uint64(16))]
+
+
+def kept(bits, probability):
+    below = round(probability * 65536)
+    return torch.tensor(numpy.where(bits < below, 0, 65536 / (65536 - below)), dtype=torch.float32)
+
+
 def factors(shape, site, probability, first_sequence):
     """0 where an element is dropped, and else what it is multiplied by."""
     sequences, positions, columns = shape
-    key = [int(word) for word in philox([site, 0, 0x64726F70, 0], [SEED % 2**32, SEED >> 32])[:2]]
+    key = key_of(site, 0x64726F70)
     sequence = (first_sequence + numpy.arange(sequences))[:, None, None]
     position = numpy.arange(positions)[None, :, None]
     block = numpy.arange((columns + 7) // 8)[None, None, :]
     words = philox(numpy.broadcast_arrays(block, position, sequence, 0 * block), key)
-    halves = [half for word in words for half in (word & numpy.uint64(0xFFFF), word >> numpy.uint64(16))]
-    bits = numpy.stack(halves, axis=-1).reshape(sequences, positions, -1)[:, :, :columns]
-    below = round(probability * 65536)
-    return torch.tensor(numpy.where(bits < below, 0, 65536 / (65536 - below)), dtype=torch.float32)
+    bits = numpy.stack(halves_of(words), axis=-1).reshape(sequences, positions, -1)[:, :, :columns]
+    return kept(bits, probability)
+
+
+def weight_factors(shape, site, probability, first_sequence):
+    """The same of attention weights [sequences, heads, queries, keys]: a block has the bits of eight queries."""
+    sequences, heads, queries, keys = shape
+    sequence = (first_sequence + numpy.arange(sequences))[:, None, None, None]
+    head, key = numpy.arange(heads)[None, :, None, None], numpy.arange(keys)[None, None, None, :]
+    block = numpy.arange((queries + 7) // 8)[None, None, :, None]
+    words = philox(numpy.broadcast_arrays(block, key, sequence, head), key_of(site, 0x73636F72))
+    bits = numpy.stack(halves_of(words), axis=3).reshape(sequences, heads, -1, keys)[:, :, :queries]
+    return kept(bits, probability)
 
 
 class Drop(torch.nn.Module):
@@ -69,6 +94,20 @@ class Drop(torch.nn.Module):
         return x * factors(shape, self.site, self.probability, self.run["step"] * shape[0]).reshape(x.shape)
 
 
+def attention_that_drops(run, probability):
+    """Causal attention in the form that transformers calls, over modules that know their layer."""
+    def attend(module, query, key, value, _mask, scaling=None, **_):
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(later, float("-inf")).softmax(-1)
+        site = (module.layer_idx + 1) * SITES_A_LAYER + SCORES
+        weights = weights * weight_factors(weights.shape, site, probability, run["step"] * weights.shape[0])
+        return (weights @ value).transpose(1, 2), weights
+    return attend
+
+
 def layer_of(name):
     return next(int(part) for part in name.split(".") if part.isdigit())
 
@@ -78,6 +117,9 @@ def with_dropout(folder, family, recipe):
     run = {"step": -1}
     adapter, dropout = recipe.get("lora"), recipe.get("dropout", {})
     model = adapted(folder, family, adapter) if adapter else load(folder)
+    if "attention" in dropout:
+        transformers.AttentionInterface.register("drops", attention_that_drops(run, dropout["attention"]))
+        model.set_attn_implementation("drops")
     for name, module in list(model.named_modules()):
         if name.endswith("transformer.drop") and dropout:
             module.forward = Drop(run, -1, EMBEDDING, dropout["embedding"]).forward

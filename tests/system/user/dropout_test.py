@@ -9,7 +9,7 @@ from frozen_test import CONSTANT, tensors_of
 from support import INVALID_INPUT, LLAMA, TerraceTest
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-DROPPING = {**GPT2, "embd_pdrop": 0.1, "resid_pdrop": 0.2}
+DROPPING = {**GPT2, "embd_pdrop": 0.1, "resid_pdrop": 0.2, "attn_pdrop": 0.15}
 
 
 class DropoutTest(TerraceTest):
@@ -31,7 +31,7 @@ class DropoutTest(TerraceTest):
 
     def test_a_plan_says_what_is_dropped(self):
         adapters = {"model.config": LLAMA, "model.lora": {"rank": 4, "dropout": 0.3}}
-        for job, words in ((self.job_of(DROPPING, 4), "0.1 of the embeddings, 0.2 of what blocks add to the residual stream;"),
+        for job, words in ((self.job_of(DROPPING, 4), "0.1 of the embeddings, 0.2 of what blocks add to the residual stream, 0.15 of attention weights;"),
                            (self.job_of(None, 4, adapters), "drop 0.3 of what adapters read;")):
             remarks = [" ".join(remark.split()) for remark in self.terrace("plan", job, "-o", "json").json()["remarks"]]
             self.assertEqual(len([remark for remark in remarks if words in remark]), 1, remarks)
@@ -53,7 +53,7 @@ class DropoutTest(TerraceTest):
     def test_nothing_is_dropped_in_evaluation(self):
         still = {"train.optimizer": {"lr": 0}, "train.eval_every_steps": 1}
         plain = self.train(self.job_of(GPT2, 2, still))
-        dropped = self.train(self.job_of(GPT2, 2, {**still, "model.dropout": {"embedding": 0.5, "residual": 0.5}}))
+        dropped = self.train(self.job_of(GPT2, 2, {**still, "model.dropout": {"embedding": 0.5, "residual": 0.5, "attention": 0.5}}))
         self.assertNotEqual(plain.losses, dropped.losses)
         evaluated = [[event["loss"] for event in result.events("eval")] for result in (plain, dropped)]
         self.assertEqual(len(evaluated[0]), 2)
@@ -61,14 +61,16 @@ class DropoutTest(TerraceTest):
 
     def test_the_job_counts_before_the_config(self):
         plain = self.train(self.job_of(GPT2, 2)).losses
-        off = {"model.dropout": {"embedding": 0, "residual": 0}}
+        off = {"model.dropout": {"embedding": 0, "residual": 0, "attention": 0}}
         self.assertEqual(self.train(self.job_of(DROPPING, 2, off)).losses, plain)
 
     def test_what_is_not_dropped_is_said_or_refused(self):
-        plan = self.terrace("plan", self.job_of({**GPT2, "attn_pdrop": 0.1}, 2), "-o", "json").json()
-        self.assertIn("attn_pdrop: got 0.1", json.dumps(plan["remarks"]))
+        falcon = {"model_type": "falcon", "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+        plan = self.terrace("plan", self.job_of({**falcon, "attention_dropout": 0.1}, 2), "-o", "json").json()
+        self.assertIn("attention_dropout: got 0.1, which transformers does not apply", json.dumps(plan["remarks"]))
         for changes, words in (({"model.dropout.residual": 1}, ("model.dropout.residual: got \"1\"", "0.99")),
                                ({"model.dropout.embedding": -0.5}, ("model.dropout.embedding: got \"-0.5\"",)),
+                               ({"model.dropout.attention": 1}, ("model.dropout.attention: got \"1\"", "0.99")),
                                ({"model.lora.dropout": 0.1}, ("model.lora.dropout", "model.lora.rank")),
                                ({"model.config": {**GPT2, "resid_pdrop": 1.0}}, ("resid_pdrop: got 1.0",))):
             with self.subTest(str(changes)):

@@ -80,10 +80,10 @@ std::string PrintOf(const ModelConfig& c) {
       c.embedding_scale, " ", c.attention_scale, " ", c.residual_scale, " ", c.logits_scale, " ",
       c.norm_epsilon, " ", c.initializer_range, " ", c.rope.attention_factor, " ",
       absl::StrJoin(c.rope.inverse_frequency, ","), " ", absl::StrJoin(c.window, ","), " ",
-      c.dropout.embedding, " ", c.dropout.residual, " ", c.shared_norm, c.norm_bias, c.norm_before,
-      c.norm_after, c.interleaved_rope, " ", c.local_rope.attention_factor, " ",
-      absl::StrJoin(c.local_rope.inverse_frequency, ","), " ", absl::StrJoin(c.unrotated, ","), " ",
-      c.logits_softcap);
+      c.dropout.embedding, " ", c.dropout.residual, " ", c.dropout.attention, " ", c.shared_norm,
+      c.norm_bias, c.norm_before, c.norm_after, c.interleaved_rope, " ",
+      c.local_rope.attention_factor, " ", absl::StrJoin(c.local_rope.inverse_frequency, ","), " ",
+      absl::StrJoin(c.unrotated, ","), " ", c.logits_softcap);
 }
 
 // Values that a person might write there and that are not the default.

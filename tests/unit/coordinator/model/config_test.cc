@@ -207,14 +207,22 @@ TEST(ConfigTest, AnOldContextSizeIsNotReadAndThatIsSaid) {
   EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("n_ctx: got 512, which transformers")));
 }
 
-TEST(ConfigTest, DropoutOfAttentionIsSaidWhereItIsNotZero) {
+TEST(ConfigTest, DropoutOfAttentionIsReadWhereTheFamilyHasIt) {
   nlohmann::json json = Preset("gpt2");
-  json["attn_pdrop"] = 0.1;
+  EXPECT_EQ(Parsed(json).dropout.attention, 0.1) << "as the published config says";
+  json["attn_pdrop"] = 0.2;
   json["summary_first_dropout"] = 0.1;
-  EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("attn_pdrop: got 0.1, which is not")));
+  EXPECT_THAT(Parsed(json).remarks, IsEmpty());
+  EXPECT_EQ(Parsed(json).dropout.attention, 0.2);
   json = Preset("qwen3-0.6b");
+  EXPECT_EQ(Parsed(json).dropout.attention, 0);
+  json["attention_dropout"] = 0.25;
+  EXPECT_THAT(Parsed(json).remarks, IsEmpty());
+  EXPECT_EQ(Parsed(json).dropout.attention, 0.25);
+  json = Preset("falcon-7b");
   json["attention_dropout"] = 0.25;
   EXPECT_THAT(Parsed(json).remarks, ElementsAre(HasSubstr("attention_dropout: got 0.25")));
+  EXPECT_EQ(Parsed(json).dropout.attention, 0);
 }
 
 TEST(ConfigTest, DropoutOfEmbeddingsAndBlocksIsRead) {

@@ -196,16 +196,17 @@ TEST(PrepareTest, WhatTheConfigAsksForAndDoesNotGetIsPartOfThePlan) {
   v1::JobSpec spec = Spec("gpt2");
   std::string config = spec.model().config_json();
   spec.mutable_model()->set_config_json(
-      config.insert(config.find('{') + 1, R"("attn_pdrop": 0.1, )"));
+      config.insert(config.find('{') + 1, R"("n_ctx": 7, )"));
   const auto prepared = Prepare(spec, MakeBudget());
   ASSERT_TRUE(prepared.ok()) << prepared.status();
-  EXPECT_THAT(prepared->plan.remarks(), ElementsAre(HasSubstr("attn_pdrop: got 0.1")));
+  EXPECT_THAT(prepared->plan.remarks(), ElementsAre(HasSubstr("n_ctx: got 7")));
 }
 
 // The published config drops, which is a remark of its own.
 void DropNothing(v1::JobSpec* spec) {
   spec->mutable_model()->mutable_dropout()->set_embedding(0);
   spec->mutable_model()->mutable_dropout()->set_residual(0);
+  spec->mutable_model()->mutable_dropout()->set_attention(0);
 }
 
 TEST(PrepareTest, APlanSaysWhereAFormatOfFrozenWeightsHasNoEffect) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "proto/check/program_check.h"
 #include "tests/unit/coordinator/compiler/layout_matrix.h"
 
@@ -30,18 +31,20 @@ std::string Refusal(const v1::Program& program) {
   return std::string(CheckProgram(program).message());
 }
 
+// The last operand, or of attention the one before its places.
+v1::Operand* StartsOf(v1::Instruction* instruction) {
+  const bool attention = absl::StartsWith(instruction->compute().op(), "attention");
+  return instruction->mutable_operands(instruction->operands_size() - (attention ? 2 : 1));
+}
+
 // Those of training that have starts, in order.
 std::vector<v1::Instruction*> WithStarts(const std::string& op, v1::Program* program) {
   std::vector<v1::Instruction*> found;
   for (v1::Instruction& i : *program->mutable_sequences(0)->mutable_instructions()) {
     if (i.compute().op() != op) continue;
-    if (i.operands().rbegin()->access() == v1::READ) found.push_back(&i);
+    if (StartsOf(&i)->access() == v1::READ) found.push_back(&i);
   }
   return found;
-}
-
-v1::Operand* StartsOf(v1::Instruction* instruction) {
-  return instruction->mutable_operands(instruction->operands_size() - 1);
 }
 
 TEST(DocumentsCheckTest, TheCompilersProgramsPass) {

@@ -302,17 +302,19 @@ TEST(MegatronTest, NumbersLeftOutAreMegatrons) {
   EXPECT_EQ(draft.Get("train.optimizer.betas"), "[0.9, 0.999]");
   EXPECT_THAT(draft.remarks(), testing::Contains(HasSubstr("--attention-dropout is 0.1")));
   EXPECT_THAT(draft.remarks(), testing::Contains(HasSubstr("--hidden-dropout is 0.1")));
-  const SpecDraft dropping =
-      Import("--lr 1e-4 --train-samples 1000 --global-batch-size 8 --hidden-dropout 0.1",
-             {.model = "gpt2"});
+  const SpecDraft dropping = Import(
+      "--lr 1e-4 --train-samples 1000 --global-batch-size 8 --hidden-dropout 0.1 "
+      "--attention-dropout 0.2",
+      {.model = "gpt2"});
   EXPECT_EQ(dropping.Get("model.dropout.embedding"), "0.1");
   EXPECT_EQ(dropping.Get("model.dropout.residual"), "0.1");
+  EXPECT_EQ(dropping.Get("model.dropout.attention"), "0.2");
   const auto settings =
       ByName(Import("--hidden-dropout 0.00 --attention-dropout 0.2 --optimizer adam "
                     "--train-iters 10 --lr-decay-iters 5",
                     {.model = "gpt2"}));
   EXPECT_EQ(settings.at("--hidden-dropout").fate, Fate::kMapped);
-  EXPECT_EQ(settings.at("--attention-dropout").fate, Fate::kAbsent);
+  EXPECT_EQ(settings.at("--attention-dropout").fate, Fate::kMapped);
   EXPECT_EQ(settings.at("--optimizer").fate, Fate::kAutomatic);
   EXPECT_EQ(settings.at("--lr-decay-iters").fate, Fate::kAbsent);
 }
