@@ -148,6 +148,26 @@ TEST(UpdateFactoredTest, ASkippedStepChangesNothing) {
   }
 }
 
+// As in shards that were dealt no tensor.
+TEST(UpdateFactoredTest, ZerosStayZeros) {
+  for (const float beta1 : {0.0f, 0.9f}) {
+    for (UpdateAttrs attrs : {Adafactor(), Came()}) {
+      attrs.beta1 = attrs.rule == OptimizerRule::kCame ? 0.9f : beta1;
+      attrs.weight_decay = 0.1f;
+      for (const float least : {0.0f, 1e-3f}) {
+        attrs.least_scale = attrs.rule == OptimizerRule::kCame ? 0 : least;
+        State state(3, 4, attrs);
+        for (const float apart : {1.0f, 0.5f, 1e-3f})
+          state.Step(std::vector<float>(12, 0.0f), {1, 0, 0, 0}, apart);
+        EXPECT_EQ(state.param, std::vector<float>(12, 0.0f));
+        EXPECT_EQ(state.m, std::vector<float>(12, 0.0f));
+        for (const float mean : state.rows) EXPECT_TRUE(std::isfinite(mean));
+        for (const float mean : state.error_columns) EXPECT_TRUE(std::isfinite(mean));
+      }
+    }
+  }
+}
+
 TEST(UpdateFactoredTest, ThreadsChangeNoBit) {
   for (UpdateAttrs attrs : {Adafactor(), Came()}) {
     attrs.weight_decay = 0.1f;
