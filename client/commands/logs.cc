@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cstdio>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_replace.h"
-#include "base/utf8.h"
+#include "base/text/terminal_text.h"
 #include "client/commands/commands.h"
 #include "client/connection.h"
 #include "client/live_display.h"
@@ -17,7 +14,6 @@ namespace terrace {
 namespace {
 
 constexpr int kMaxReconnects = 60;
-constexpr size_t kCleanBytesMax = size_t{1} << 30;  // more than a chunk
 
 // A log may hold what libraries and data say. On a terminal that is text and moves no cursor; into
 // a file or a pipe it goes as it is.
@@ -33,36 +29,16 @@ class Printer {
       chunk.set_text(text);
       std::printf("%s\n", ToJson(chunk, /*pretty=*/false).c_str());
     } else {
-      const std::string shown = is_terminal_ ? Cleaned(text) : text;
+      const std::string shown = is_terminal_ ? terminal_text_.Next(text) : text;
       std::fwrite(shown.data(), 1, shown.size(), stdout);
     }
     std::fflush(stdout);
   }
 
  private:
-  std::string Cleaned(const std::string& text) {
-    std::string whole = rest_ + absl::StrReplaceAll(text, {{"\r\n", "\n"}});
-    const size_t complete = whole.size() - BegunCharacter(whole);
-    rest_ = whole.substr(complete);
-    whole.resize(complete);
-    return CleanText(whole, kCleanBytesMax);
-  }
-
-  // Bytes at the end that begin a character of UTF-8 and do not end it.
-  static size_t BegunCharacter(std::string_view text) {
-    for (size_t bytes = 1; bytes <= std::min<size_t>(3, text.size()); ++bytes) {
-      const auto byte = static_cast<unsigned char>(text[text.size() - bytes]);
-      if (byte < 0x80) return 0;
-      if (byte < 0xc0) continue;  // within a character
-      const size_t length = byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
-      return length > bytes ? bytes : 0;
-    }
-    return 0;
-  }
-
   const GlobalOptions& global_;
   const bool is_terminal_;
-  std::string rest_;  // of the last chunk: a character that the next one ends
+  TerminalText terminal_text_;
 };
 
 // Follows a log to the end of its job. Where the stream ends, because the coordinator or the worker

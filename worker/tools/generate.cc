@@ -2,6 +2,8 @@
 // "decode" of its program.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +16,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/text/terminal_text.h"
 #include "nlohmann/json.hpp"
 #include "worker/data/chat/chat_renderer.h"
 #include "worker/data/tokenizer.h"
@@ -41,8 +44,13 @@ struct GenerateOptions {
   std::string output = "text";
 };
 
+// A model may write anything. On a terminal that is text and moves no cursor; into a file or a pipe
+// it goes as it is.
 void Print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  static const bool is_terminal = isatty(STDOUT_FILENO) != 0;
+  static TerminalText terminal_text;  // it comes piece by piece
+  const std::string shown = is_terminal ? terminal_text.Next(text) : std::string(text);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
 }
 

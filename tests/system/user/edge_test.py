@@ -3,6 +3,7 @@
 """The corners of ordinary use: odd paths, early interrupts, closed pipes and full disks behind them, odd numbers, losses that
 are no number, another layout on resuming."""
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -106,6 +107,19 @@ class OutputTest(TerraceTest):
     def test_a_file_that_is_asked_for_may_be_a_pipe(self):
         piped = self.run_command(["sh", "-c", f"{BIN / 'terrace'} plan {self.job()} --trace /dev/stdout | head -c 1"]).wait()
         self.assertEqual((piped.code, piped.out), (OK, "{"), str(piped))
+
+    def test_what_is_generated_acts_on_no_terminal(self):
+        checkpoint = self.train(self.job({"train.steps": 5})).done["checkpoint"]
+        command = ("generate", checkpoint, "--prompt", "a\x1b[2Jb", "--tokens", 8)
+        self.assertIn("a\x1b[2Jb", self.terrace(*command).out, "into a pipe it goes as it is")
+        terminal, other_end = pty.openpty()
+        result = self.run_command([BIN / "terrace", *command], stdout=other_end).wait()
+        shown = os.read(terminal, 10_000)
+        os.close(terminal)
+        os.close(other_end)
+        self.assertEqual(result.code, OK, str(result))
+        self.assertIn(b"a\\x1b[2Jb", shown)
+        self.assertNotIn(b"\x1b", shown)
 
     def test_whole_numbers_are_decimal_and_none_is_cut(self):
         checkpoint = self.train(self.job({"train.steps": 5})).done["checkpoint"]
