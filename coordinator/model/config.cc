@@ -337,7 +337,8 @@ void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_le
                  absl::StrCat("a multiple of num_attention_heads ", config.heads));
   }
   if (config.heads % config.kv_heads != 0) {
-    json.Problem("num_key_value_heads", absl::StrCat(config.kv_heads),
+    const char* key = config.family == "falcon" ? "num_kv_heads" : "num_key_value_heads";
+    json.Problem(key, absl::StrCat(config.kv_heads),
                  absl::StrCat("a divisor of num_attention_heads ", config.heads));
   }
   if (config.head_dim % 2 != 0 || config.head_dim < 1 || config.head_dim > kMaxHeadDim) {

@@ -65,6 +65,9 @@ TEST(ConfigTest, HeadsMustDivide) {
   json = Preset("llama-3.2-1b");
   json["num_key_value_heads"] = 5;
   EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("a divisor of num_attention_heads 32"));
+  json = Preset("falcon-40b");
+  json["num_kv_heads"] = 5;
+  EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("num_kv_heads: got 5, must be a divisor"));
 }
 
 TEST(ConfigTest, SequenceBeyondThePositionsIsRefusedWithTheWayOut) {
