@@ -23,6 +23,8 @@ constexpr auto kStartTimeout = std::chrono::seconds(20);
 // A worker measures its machine before it registers: within 45 s on a CPU, two minutes on GPUs.
 constexpr auto kRegisterTimeout = std::chrono::seconds(180);
 constexpr auto kEndTimeout = std::chrono::seconds(2);
+constexpr auto kEarlierRunTimeout = std::chrono::seconds(4);
+constexpr auto kEarlierRunPause = std::chrono::milliseconds(100);
 constexpr auto kPollInterval = std::chrono::milliseconds(5);
 constexpr size_t kKeptRuns = 10;
 constexpr size_t kShownLogBytes = 2000;
@@ -111,34 +113,50 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
                                                     "; name another folder with --state-dir"));
   }
   RETURN_IF_ERROR(CheckRoom(state_directory));
+  // What served a run in this folder that was killed ends a moment after it.
+  const auto patience = std::chrono::steady_clock::now() + kEarlierRunTimeout;
+  absl::StatusOr<int> port = cluster->StartCoordinator();
+  while (!port.ok() && cluster->FoundItsStateInUse() &&
+         std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(kEarlierRunPause);
+    port = cluster->StartCoordinator();
+  }
+  RETURN_IF_ERROR(port.status());
+  cluster->options_.coordinator = absl::StrCat("127.0.0.1:", *port);
+  ASSIGN_OR_RETURN(cluster->connection_, Connection::Open(cluster->options_));
+  return cluster;
+}
+
+absl::StatusOr<int> LocalCluster::StartCoordinator() {
   ASSIGN_OR_RETURN(const std::string program, SiblingProgram("terrace-coordinator"));
-  const std::string port_file = state_directory + "/coordinator.port";
+  const std::string port_file = state_directory_ + "/coordinator.port";
+  std::error_code error;
   std::filesystem::remove(port_file, error);
   ASSIGN_OR_RETURN(BackgroundProcess process,
                    BackgroundProcess::Start(
                        program,
                        {"serve", "--listen", "127.0.0.1:0", "--port-file", port_file, "--state-dir",
-                        state_directory + "/coordinator", "--exit-with-parent"},
-                       state_directory + "/coordinator.log"));
-  cluster->coordinator_.push_back(std::move(process));
+                        state_directory_ + "/coordinator", "--exit-with-parent"},
+                       state_directory_ + "/coordinator.log"));
+  coordinator_.clear();
+  coordinator_.push_back(std::move(process));
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
-  int port = 0;
-  while (port == 0) {
-    RETURN_IF_ERROR(cluster->CheckAlive());
+  while (true) {
+    RETURN_IF_ERROR(CheckAlive());
     if (std::chrono::steady_clock::now() > deadline) {
       return absl::UnavailableError(
-          absl::StrCat("the local coordinator did not start within 20 s; see ", state_directory,
+          absl::StrCat("the local coordinator did not start within 20 s; see ", state_directory_,
                        "/coordinator.log"));
     }
     std::ifstream in(port_file);
-    if (!(in >> port)) {
-      port = 0;
-      std::this_thread::sleep_for(kPollInterval);
-    }
+    if (int port = 0; in >> port && port != 0) return port;
+    std::this_thread::sleep_for(kPollInterval);
   }
-  cluster->options_.coordinator = absl::StrCat("127.0.0.1:", port);
-  ASSIGN_OR_RETURN(cluster->connection_, Connection::Open(cluster->options_));
-  return cluster;
+}
+
+bool LocalCluster::FoundItsStateInUse() {
+  return !coordinator_.empty() && !coordinator_.front().Running() &&
+         coordinator_.front().exit_status() == ToInt(ExitCode::kUnavailable);
 }
 
 LocalCluster::~LocalCluster() {

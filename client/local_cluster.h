@@ -45,6 +45,10 @@ class LocalCluster {
   explicit LocalCluster(std::string state_directory)
       : state_directory_(std::move(state_directory)) {}
 
+  // The port on which it listens.
+  absl::StatusOr<int> StartCoordinator();
+  bool FoundItsStateInUse();
+
   std::string state_directory_;
   GlobalOptions options_;
   std::vector<BackgroundProcess> coordinator_;  // zero or one
