@@ -13,20 +13,10 @@ namespace terrace {
 namespace {
 
 constexpr int kJobsMax = 5;
+constexpr int64_t kGrowAfterSeconds = 2;
 // By when every job ends once nothing goes wrong any more.
 constexpr int64_t kHealedMsMax = 600'000;
 constexpr int64_t kHealedRoundMs = 500;
-
-v1::JobSpec SpecOf(uint32_t nodes, uint32_t devices, int64_t steps) {
-  v1::JobSpec spec;
-  spec.set_name("sim");
-  spec.set_max_restarts(3);
-  spec.mutable_train()->set_steps(steps);
-  spec.mutable_resources()->set_nodes_min(nodes);
-  spec.mutable_resources()->set_nodes_max(nodes);
-  spec.mutable_resources()->set_devices_per_node(devices);
-  return spec;
-}
 
 PlannedJob PlanOf(const v1::JobSpec& spec, const Budget& budget) {
   PlannedJob planned;
@@ -105,17 +95,25 @@ void ControlSim::Happen(int what) {
 
 // ---- clients ----------------------------------------------------------------------------------
 
+v1::JobSpec ControlSim::AnySpec() {
+  v1::JobSpec spec;
+  spec.set_name("sim");
+  spec.set_max_restarts(3);
+  spec.set_priority(Below(3));
+  spec.mutable_train()->set_steps(2 + Below(8));
+  v1::ResourceSpec& resources = *spec.mutable_resources();
+  resources.set_nodes_min(1 + static_cast<uint32_t>(Below(2)));
+  resources.set_nodes_max(resources.nodes_min() + static_cast<uint32_t>(Below(2)));
+  resources.set_devices_per_node(1 + static_cast<uint32_t>(Below(kSimDevicesEach)));
+  return spec;
+}
+
 void ControlSim::Submit() {
   if (static_cast<int>(ids_.size()) >= kJobsMax) return;
   std::vector<SubmittedJob> jobs;
   const int together = 1 + Below(2);
   for (int i = 0; i < together; ++i) {
-    SubmittedJob job{
-        .spec = SpecOf(1 + static_cast<uint32_t>(Below(2)),
-                       1 + static_cast<uint32_t>(Below(kSimDevicesEach)), 2 + Below(6)),
-        .planned = absl::StatusOr<PlannedJob>(),
-        .as = {}};
-    job.spec.set_priority(Below(3));
+    SubmittedJob job{.spec = AnySpec(), .planned = absl::StatusOr<PlannedJob>(), .as = {}};
     const absl::StatusOr<Budget> budget = reconciler_->BudgetNow(job.spec);
     job.planned = budget.ok() ? absl::StatusOr<PlannedJob>(PlanOf(job.spec, *budget))
                               : absl::StatusOr<PlannedJob>(budget.status());
@@ -173,7 +171,8 @@ void ControlSim::Boot() {
     link.reported.clear();
   }
   plans_.clear();
-  reconciler_ = std::make_unique<Reconciler>(Reconciler::Timing{}, store_, clock_, *this);
+  reconciler_ = std::make_unique<Reconciler>(Reconciler::Timing{}, store_, clock_, *this,
+                                             QueueOptions{.grow_after_seconds = kGrowAfterSeconds});
   // A store that dies while it is read back is read again.
   try {
     if (const absl::Status loaded = reconciler_->Load(); !loaded.ok())

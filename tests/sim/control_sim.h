@@ -59,6 +59,7 @@ class ControlSim final : public ControlPorts {
   // How often something happened, so that a test can tell whether it did at all.
   struct Counts {
     int64_t submitted = 0, crashes = 0, power_losses = 0, started = 0, restarts = 0, succeeded = 0;
+    int64_t resized = 0;  // gangs with more or fewer ranks than the one before
     int64_t lost_messages = 0, doubled_messages = 0, stale_messages = 0;
     bool operator==(const Counts&) const = default;
   };
@@ -96,6 +97,7 @@ class ControlSim final : public ControlPorts {
 
   void Step();
   void Happen(int what);
+  v1::JobSpec AnySpec();
   void Submit();
   void AskAboutAJob();
   void PassTime();
@@ -132,6 +134,7 @@ class ControlSim final : public ControlPorts {
   std::vector<std::string> ids_;                // that clients were told
   std::map<std::string, Known> told_;
   std::map<RankKey, std::pair<std::string, uint32_t>> started_;  // worker and device
+  std::map<std::string, int> sizes_;                             // of the last gang, by job
   std::deque<std::function<void()>> plans_;
   std::unique_ptr<Reconciler> reconciler_;
   uint64_t last_session_ = 0;

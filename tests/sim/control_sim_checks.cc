@@ -36,6 +36,9 @@ void ControlSim::ForgetLost() {
 void ControlSim::CheckPlaced(const v1::Job& job) {
   const absl::StatusOr<v1::Job> before = store_.GetJob(job.id());
   if (job.state() != v1::STARTING || !before.ok() || before->epoch() == job.epoch()) return;
+  const int ranks = job.placement().ranks_size();
+  const int former = std::exchange(sizes_.try_emplace(job.id(), ranks).first->second, ranks);
+  counts_.resized += former != ranks;
   ForgetLost();
   for (const Link& link : links_) {
     for (const auto& [id, epoch] : link.reported) {

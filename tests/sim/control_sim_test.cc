@@ -30,6 +30,7 @@ void Add(const ControlSim::Counts& one, ControlSim::Counts* all) {
   all->started += one.started;
   all->restarts += one.restarts;
   all->succeeded += one.succeeded;
+  all->resized += one.resized;
   all->lost_messages += one.lost_messages;
   all->doubled_messages += one.doubled_messages;
   all->stale_messages += one.stale_messages;
@@ -57,13 +58,14 @@ TEST_F(ControlSimTest, NoJobIsLostOrRunsTwiceWhateverFails) {
       absl::StrCat(all.submitted, " jobs, ", all.started, " ranks, ", all.restarts, " restarts, ",
                    all.crashes, " crashes, ", all.power_losses, " of power, ", all.lost_messages,
                    " messages lost, ", all.doubled_messages, " doubled, ", all.stale_messages,
-                   " stale, ", all.succeeded, " succeeded");
+                   " stale, ", all.resized, " resized, ", all.succeeded, " succeeded");
   RecordProperty("told", told);
   if (lives < 1000) return;
   // Something did happen.
   EXPECT_GT(all.submitted, static_cast<int64_t>(lives)) << told;
   EXPECT_GT(all.started, static_cast<int64_t>(lives)) << told;
   EXPECT_GT(all.restarts, static_cast<int64_t>(lives) / 2) << told;
+  EXPECT_GT(all.resized, static_cast<int64_t>(lives) / 50) << told;
   EXPECT_GT(all.crashes, static_cast<int64_t>(lives)) << told;
   EXPECT_GT(all.succeeded, static_cast<int64_t>(lives)) << told;
   EXPECT_GT(all.stale_messages, static_cast<int64_t>(lives) / 2) << told;
