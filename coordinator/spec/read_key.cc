@@ -73,6 +73,7 @@ void SpecReader::ReadModelConfig(const SpecKey& key, const YAML::Node& value, v1
 void SpecReader::ReadPaths(const SpecKey& key, const YAML::Node& value, v1::JobSpec* spec) {
   const Field field = FindField(key, spec);
   std::vector<std::string> paths;
+  if (value.IsMap()) return Problem(key.path, Quoted(value), RuleText(key));
   if (value.IsScalar()) paths.push_back(value.Scalar());
   for (size_t i = 0; value.IsSequence() && i < value.size(); ++i) {
     if (!value[i].IsScalar() || value[i].Scalar().empty()) {

@@ -152,6 +152,9 @@ void SpecReader::Walk(const YAML::Node& node, const std::string& path, int depth
       Walk(item.second, child, depth + 1);
     }
   } else if (node.IsSequence()) {
+    // "optimizer:\n  - lr: 0.1": all of it would be passed over.
+    if (leaf == nullptr && IsSection(path) && !HasShortForm(path))
+      return Problem(path, "a list", "a mapping", "its keys without dashes in front of them");
     for (const auto& item : node) Walk(item, path, depth + 1);
   } else if (node.IsScalar() && HasControlCharacter(node.Scalar())) {
     Problem(path, Quoted(node), "text without control characters");

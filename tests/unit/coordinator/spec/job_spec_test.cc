@@ -71,6 +71,26 @@ train:
               HasSubstr("train.steps: got nothing"));
 }
 
+TEST(JobSpecTest, AListInPlaceOfASectionIsNotPassedOver) {
+  for (const char* section : {"layout: [{dp: 2}]", "checkpoint:\n- {every_steps: 5}", "formats: []",
+                              "watchdog: [tell]"}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, section, "\n")),
+                HasSubstr(": got a list, must be a mapping; try its keys without dashes"))
+        << section;
+  }
+  EXPECT_THAT(
+      ErrorOf(absl::StrReplaceAll(kMinimal, {{"steps: 10", "steps: 1, optimizer: [{lr: 1}]"}})),
+      HasSubstr("train.optimizer: got a list, must be a mapping"));
+  EXPECT_THAT(
+      ErrorOf(absl::StrReplaceAll(kMinimal, {{"config: gpt2", "config: gpt2, lora: [{rank: 4}]"}})),
+      HasSubstr("model.lora: got a list, must be a mapping"));
+  EXPECT_THAT(
+      ErrorOf(absl::StrReplaceAll(kMinimal, {{"data: {", "data: {validation: {path: b.txt}, "}})),
+      HasSubstr("data.validation: got a mapping, must be"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kMinimal, "resources: {nvme: {paths: {a: /mnt}}}\n")),
+              HasSubstr("resources.nvme.paths: got a mapping, must be"));
+}
+
 TEST(JobSpecTest, EveryKindOfValueIsRead) {
   const v1::JobSpec spec = Parse(R"(
 name: all
