@@ -287,7 +287,9 @@ class Evaluator {
       return settings;
     });
     if (size->value() == steps.most) {
-      size->set_reason(absl::StrCat("the model has ", steps.most, " positions"));
+      size->set_reason(steps.most < positions
+                           ? "nothing larger is tried"
+                           : absl::StrCat("the model has ", steps.most, " positions"));
     }
   }
 

@@ -35,9 +35,7 @@ int GroupOf(const v1::OptimizerSpec& optimizer, const Tensor& tensor) {
 // How many layers a tensor is below the head.
 int64_t Depth(const ModelConfig& config, const Tensor& tensor) {
   if (tensor.layer >= 0) return config.layers - tensor.layer;
-  const bool embedding =
-      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
-  return embedding ? config.layers + 1 : 0;
+  return IsOfEmbedding(tensor.role) ? config.layers + 1 : 0;
 }
 
 // Roles whose tensors lie one after the other as one product's matrix or bias.
@@ -83,8 +81,8 @@ std::string NoMatrix(const v1::OptimizerSpec& optimizer, const Model& model) {
 void AddRule(const kernels::OptimizerRow& rule, const kernels::OptimizerRow& usual,
              v1::ParameterGroupLine* line) {
   const bool first = line->tensors() == 0;
-  const std::string name(rule.name), before = line->rule().empty() ? std::string(usual.name)
-                                                                   : line->rule();
+  const std::string name(rule.name),
+      before = line->rule().empty() ? std::string(usual.name) : line->rule();
   if (first && rule.rule != usual.rule) line->set_rule(name);
   if (first || absl::StrContains(before, name)) return;
   line->set_rule(absl::StrCat(before, ", ", name));

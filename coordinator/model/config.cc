@@ -15,6 +15,7 @@
 #include "base/text/json_text.h"
 #include "coordinator/model/config_keys.h"
 #include "coordinator/model/family.h"
+#include "coordinator/model/family_keys.h"
 #include "coordinator/model/json_reader.h"
 #include "coordinator/model/rope.h"
 
@@ -25,17 +26,8 @@ namespace {
 constexpr int64_t kMaxVocabulary = 1 << 24;
 constexpr int64_t kMaxWidth = 1 << 20;
 constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxPositions = 1 << 26;
 constexpr int64_t kMaxHeadDim = 256;
-
-// As in GPT2Config.attribute_map.
-void AliasGpt2(JsonReader& json) {
-  json.Alias("n_embd", "hidden_size");
-  json.Alias("n_positions", "max_position_embeddings");
-  json.Alias("n_head", "num_attention_heads");
-  json.Alias("n_layer", "num_hidden_layers");
-}
 
 // As ACT2FN of transformers has them. Those of kGeluTanh are all
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
@@ -53,7 +45,7 @@ constexpr std::pair<std::string_view, ActivationKind> kActivations[] = {
 
 ActivationKind ReadActivation(JsonReader& json, const Family& family) {
   const std::string_view key = family.activation_key;
-  if (!json.Has(key)) return family.activation;
+  if (key.empty() || !json.Has(key)) return family.activation;
   const std::string name = json.String(key, "");
   if (name == "gelu" && family.gelu_is_tanh) return ActivationKind::kGeluTanh;
   for (const auto& [known, activation] : kActivations) {
@@ -83,7 +75,7 @@ void ReadMultipliers(JsonReader& json, const Family& family, ModelConfig* config
     config->logits_scale = read(family.logits_scale_key, family.logits_scale);
 }
 
-// Numbers that logits are capped softly at; null is no cap.
+// Numbers that scores and logits are capped softly at; null is no cap.
 void ReadSoftcaps(JsonReader& json, const Family& family, ModelConfig* config) {
   constexpr double kLeast = 1e-6, kMost = 1e6;
   const auto read = [&](std::string_view key, double otherwise) {
@@ -92,35 +84,8 @@ void ReadSoftcaps(JsonReader& json, const Family& family, ModelConfig* config) {
     if (none || (otherwise == 0 && !json.Has(key))) return 0.0;
     return json.Real(key, kLeast, kMost, otherwise);
   };
+  config->score_softcap = read(family.score_softcap_key, family.score_softcap);
   config->logits_softcap = read(family.logits_softcap_key, family.logits_softcap);
-}
-
-// As FalconConfig and its blocks have it. In the newer architecture a key head's k and v follow its
-// queries, and num_ln_in_parallel_attn says whether attention and MLP have a norm each.
-void ReadFalcon(JsonReader& json, ModelConfig* config) {
-  const bool newer = json.Bool("new_decoder_architecture", false);
-  const bool one_key_head = json.Bool("multi_query", true) && !newer;
-  const int64_t key_heads = json.Int("num_kv_heads", 1, kMaxHeads, config->heads);
-  config->kv_heads = one_key_head ? 1 : key_heads;
-  if (one_key_head && key_heads != 1 && key_heads != config->heads) {
-    config->remarks.push_back(absl::StrCat("model.config: num_kv_heads: got ", key_heads,
-                                           ", which falcon does not read beside multi_query: "
-                                           "there is one"));
-  } else if (!one_key_head && !newer && key_heads != config->heads) {
-    json.Problem("num_kv_heads", absl::StrCat(key_heads),
-                 absl::StrCat("num_attention_heads ", config->heads),
-                 "or set new_decoder_architecture or multi_query");
-  }
-  const int64_t norms = json.Int("num_ln_in_parallel_attn", 1, 2, newer ? 2 : 1);
-  const bool parallel = json.Bool("parallel_attn", true);
-  if (newer && !parallel) {
-    json.Problem("parallel_attn", "false", "true",
-                 "blocks of new_decoder_architecture stand side by side");
-  } else if (!newer && parallel && norms == 2) {
-    json.Problem("num_ln_in_parallel_attn", "2", "1", "or set new_decoder_architecture");
-  }
-  config->parallel_residual = parallel;
-  config->shared_norm = parallel && norms == 1;
 }
 
 // The norm, the MLP's activation, ties and dropout of a row.
@@ -143,6 +108,8 @@ void ReadKinds(JsonReader& json, const Family& family, ModelConfig* config) {
   if (family.falcon_blocks) ReadFalcon(json, config);
   ReadMultipliers(json, family, config);
   ReadSoftcaps(json, family, config);
+  config->alibi = family.alibi;
+  config->embedding_norm = !family.names.embedding_norm.empty();
   config->interleaved_rope = family.rotary.interleaved;
   config->qk_norm = family.qk_norm;
   config->qk_norm_whole = family.qk_norm_whole;
@@ -162,8 +129,8 @@ void ReadKinds(JsonReader& json, const Family& family, ModelConfig* config) {
 }
 
 // gpt2's numbers have keys and defaults of their own.
-void ReadGpt2(JsonReader& json, ModelConfig* config) {
-  AliasGpt2(json);
+void ReadGpt2(JsonReader& json, const Family& family, ModelConfig* config) {
+  for (const auto& [key, alias] : family.aliases) json.Alias(key, alias);
   config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary, 50257);
   config->hidden = json.Int("n_embd", 1, kMaxWidth, 768);
   config->layers = json.Int("n_layer", 1, kMaxLayers, 12);
@@ -305,7 +272,7 @@ void ReadNumbers(JsonReader& json, const Family& family, ModelConfig* config) {
   const auto by_class = [](int64_t number) {
     return number > 0 ? std::optional<int64_t>(number) : std::nullopt;
   };
-  if (family.falcon_blocks) json.Alias("hidden_size", "n_embed");
+  for (const auto& [key, alias] : family.aliases) json.Alias(key, alias);
   config->vocabulary = json.Int("vocab_size", 1, kMaxVocabulary, by_class(family.vocabulary));
   config->hidden = json.Int("hidden_size", 1, kMaxWidth, by_class(family.hidden));
   config->layers = json.Int("num_hidden_layers", 1, kMaxLayers, by_class(family.layers));
@@ -315,9 +282,12 @@ void ReadNumbers(JsonReader& json, const Family& family, ModelConfig* config) {
   config->head_dim =
       family.head_dim_key ? json.Int("head_dim", 1, kMaxHeadDim, head_dim) : head_dim;
   const int64_t inner = std::max(family.intermediate, family.intermediate_times * config->hidden);
-  config->intermediate = json.Int(family.intermediate_key, 1, kMaxWidth, by_class(inner));
-  config->max_positions =
-      json.Int("max_position_embeddings", 1, kMaxPositions, family.max_positions);
+  config->intermediate = family.intermediate_key.empty()
+                             ? inner
+                             : json.Int(family.intermediate_key, 1, kMaxWidth, by_class(inner));
+  config->max_positions = family.max_positions == 0 ? kMaxPositions
+                                                    : json.Int(family.positions_key, 1,
+                                                               kMaxPositions, family.max_positions);
   config->learned_positions = !family.names.position_embedding.empty();
   config->position_rows_before = family.position_rows_before;
   CheckFixed(json, family, config->hidden);
@@ -346,8 +316,7 @@ void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_le
                  absl::StrCat("even, from 2 to ", kMaxHeadDim));
   }
   if (sequence_length > config.max_positions) {
-    const char* key = gpt2 ? "n_positions" : "max_position_embeddings";
-    json.Problem(key, absl::StrCat(config.max_positions),
+    json.Problem(family->positions_key, absl::StrCat(config.max_positions),
                  absl::StrCat("at least data.sequence_length ", sequence_length),
                  "lower data.sequence_length or raise it here");
   }
@@ -356,9 +325,10 @@ void CheckShape(JsonReader& json, const ModelConfig& config, int64_t sequence_le
 void ReadFamily(JsonReader& json, const Family& family, int64_t sequence_length,
                 std::vector<std::string>* problems, ModelConfig* config) {
   config->initializer_range = json.Real(family.initializer_key, 0, 10, family.initializer_range);
-  family.name == "gpt2" ? ReadGpt2(json, config) : ReadNumbers(json, family, config);
+  family.name == "gpt2" ? ReadGpt2(json, family, config) : ReadNumbers(json, family, config);
   ReadKinds(json, family, config);
-  if (config->learned_positions) return;
+  if (family.mpt_blocks) ReadMpt(json, problems, config);
+  if (config->learned_positions || config->alibi) return;
   if (problems->empty()) {
     Ropes ropes = ReadRopes(json, {config->head_dim, config->max_positions, sequence_length},
                             family.rotary, problems, &config->remarks);

@@ -99,6 +99,7 @@ struct ModelConfig {
   double score_softcap = 0;     // scores s are c tanh(s / c) (gemma2); 0: as they are
   double logits_softcap = 0;    // logits z are c tanh(z / c); 0: as they are
   bool alibi = false;           // scores fall with the distance of the key (bloom)
+  bool embedding_norm = false;  // LayerNorm of the embeddings (bloom)
   double initializer_range = 0.02;
   LoraConfig lora;  // not of config.json
   DropoutConfig dropout;

@@ -114,7 +114,7 @@ void JudgeConfigKeys(JsonReader& read, std::string_view family, std::vector<std:
       ++left_out;
     } else {
       remarks->push_back(
-          Sentence("", key, value, judged != nullptr ? judged->note : Unread(key, known)));
+          Sentence(read.path(), key, value, judged != nullptr ? judged->note : Unread(key, known)));
     }
   }
   if (left_out > 0) {

@@ -9,6 +9,10 @@ constexpr std::string_view kGeneration = "belongs to generation";
 constexpr std::string_view kRecord = "says how the file was written";
 constexpr std::string_view kKernel = "chooses among kernels that compute the same";
 constexpr std::string_view kIds = "goes with the tokenizer and the export";
+constexpr std::string_view kUnapplied =
+    "which transformers does not apply: attn_pdrop of attn_config is what it drops";
+constexpr std::string_view kDistances =
+    "which the family does not read: nothing is rotated, scores fall with the distance";
 
 }  // namespace
 
@@ -22,10 +26,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
   using enum KeyFate;
   constexpr std::string_view kLlamaLike =
       "llama mistral qwen2 qwen3 starcoder2 gemma stablelm phi3 olmo2 granite opt"
-      " gemma3_text olmo3 smollm3 cohere";  // with a padding token's embedding
+      " gemma3_text olmo3 smollm3 cohere gemma2";  // with a padding token's embedding
   constexpr std::string_view kRotary =
       "llama mistral qwen2 qwen3 starcoder2 gpt_neox gemma stablelm phi3 olmo2 granite"
-      " gemma3_text falcon olmo3 smollm3 cohere";
+      " gemma3_text falcon olmo3 smollm3 cohere gemma2";
   static const auto* keys = new std::vector<ConfigKey>{
       // Whose value decides the numbers or the model.
       {"attention_dropout", "falcon", kRemark,
@@ -42,7 +46,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"pad_token_id", kLlamaLike, kRemark,
        PaddingNote(), /*even_if_empty=*/true},
       {"pad_token_id", "gpt2", kNoEffect, "gpt2's embedding trains every row"},
-      {"pad_token_id", "gpt_neox falcon", kNoEffect, "the embedding trains every row"},
+      {"pad_token_id", "gpt_neox falcon bloom mpt", kNoEffect, "the embedding trains every row"},
       {"quantization_config", "", kRemark,
        "which is not applied: weights are trained as train.precision and formats say"},
       {"auto_map", "", kRemark,
@@ -54,7 +58,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"per_layer_config", "", kRefuse, "left out; layers that differ are not supported"},
       {"is_encoder_decoder", "", kRemark, "which a decoder-only model does not read"},
 
-      {"use_bidirectional_attention", "gemma gemma3_text", kRefuse,
+      {"use_bidirectional_attention", "gemma gemma3_text gemma2", kRefuse,
        "left out or false; a token sees those before it"},
       {"attn_logit_softcapping", "gemma3_text", kRemark,
        "which gemma3_text does not apply: scores are not capped"},
@@ -63,16 +67,17 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"qk_layernorm", "stablelm", kRefuse, "false; norms of single heads are not supported"},
       {"use_parallel_residual", "stablelm", kRefuse,
        "false; attention and MLP of stablelm would share a norm, which is not supported"},
-      {"head_dim", "gpt_neox stablelm opt falcon", kRefuse,
+      {"head_dim", "gpt_neox stablelm opt falcon bloom mpt", kRefuse,
        "left out; a head of the family has hidden_size / num_attention_heads elements"},
 
       // Of another family's class. The second part of the sentence follows from `families`.
-      {"attention_bias", "mistral phi3", kRemark, "which only other families read: there is no bias"},
+      {"attention_bias", "mistral phi3 mpt", kRemark,
+       "which only other families read: there is no bias"},
       {"attention_bias", "qwen2", kRemark,
        "which qwen2 does not read: query, key and value have a bias, the output has none",
        /*even_if_empty=*/true},
-      {"attention_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
-       /*even_if_empty=*/true},
+      {"attention_bias", "gpt2 bloom", kRemark,
+       "which the family does not read: all projections have a bias", /*even_if_empty=*/true},
       {"attention_bias", "starcoder2", kRemark,
        "which starcoder2 does not read: use_bias decides", /*even_if_empty=*/true},
       {"mlp_bias", "starcoder2", kRemark, "which starcoder2 does not read: use_bias decides",
@@ -81,7 +86,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
        "which the family does not read: all layers have the window"},
       {"rms_norm_eps", "starcoder2", kRemark,
        "which starcoder2 does not read; is norm_epsilon meant?"},
-      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2 gemma3_text olmo3 cohere", kRemark,
+      {"mlp_bias", "mistral qwen2 qwen3 phi3 olmo2 gemma3_text olmo3 cohere gemma2 mpt", kRemark,
        "which the family does not read: there is no bias"},
       {"attention_bias", "falcon", kRemark, "which falcon does not read; is bias meant?"},
       {"mlp_bias", "falcon", kRemark, "which falcon does not read; is bias meant?"},
@@ -90,13 +95,38 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"num_key_value_heads", "falcon", kRemark,
        "which falcon does not read; is num_kv_heads meant?"},
       {"hidden_act", "falcon", kRemark, "which falcon does not read; is activation meant?"},
-      {"rms_norm_eps", "falcon", kRemark,
-       "which falcon does not read; is layer_norm_epsilon meant?"},
+      {"rms_norm_eps", "falcon bloom mpt", kRemark,
+       "which the family does not read; is layer_norm_epsilon meant?"},
       {"rms_norm_eps", "cohere", kRemark, "which cohere does not read; is layer_norm_eps meant?"},
-      {"hidden_act", "gemma3_text", kRemark,
-       "which gemma3_text does not read; is hidden_activation meant?"},
-      {"mlp_bias", "gpt2", kRemark, "which gpt2 does not read: all projections have a bias",
-       /*even_if_empty=*/true},
+      {"hidden_act", "gemma3_text gemma2", kRemark,
+       "which the family does not read; is hidden_activation meant?"},
+      {"hidden_act", "bloom", kRemark, "which bloom does not read: the activation is gelu_new"},
+      {"hidden_act", "mpt", kRemark, "which mpt does not read: the activation is gelu"},
+      {"prefix_lm", "mpt.attn_config", kRefuse, "false; a token sees those before it"},
+      {"qk_ln", "mpt.attn_config", kRemark,
+       "which transformers does not read: queries and keys have no norms"},
+      {"attn_uses_sequence_id", "mpt.attn_config", kRemark,
+       "which transformers does not read; data.samples says what a row holds"},
+      {"attn_impl", "mpt.attn_config", kNoEffect, kKernel},
+      {"model_type", "mpt.attn_config", kNoEffect, kRecord},
+      {"norm_type", "mpt", kNoEffect, "all norms are LayerNorm without bias"},
+      {"learned_pos_emb", "mpt", kNoEffect, "scores fall with the distance in every model"},
+      {"init_device", "mpt", kNoEffect, kRecord},
+      {"embedding_fraction", "mpt", kNoEffect, "the class does not apply it"},
+      {"logit_scale", "mpt", kRemark, "which transformers does not apply: logits stay as they are"},
+      {"emb_pdrop", "mpt", kRemark, kUnapplied},
+      {"resid_pdrop", "mpt", kRemark, kUnapplied},
+      {"max_position_embeddings", "mpt", kRemark,
+       "which mpt does not read; is max_seq_len meant?"},
+      {"intermediate_size", "bloom mpt", kRemark,
+       "which the family does not read: the MLP has four times hidden_size"},
+      {"n_inner", "bloom", kRemark,
+       "which bloom does not read: the MLP has four times hidden_size"},
+      {"max_position_embeddings", "bloom", kRemark,
+       "which bloom does not read: sequences may have any length"},
+      {"seq_length", "bloom", kNoEffect, "sequences may have any length"},
+      {"mlp_bias", "gpt2 bloom", kRemark,
+       "which the family does not read: all projections have a bias", /*even_if_empty=*/true},
       {"hidden_activation", "gemma", kRemark,
        "which transformers 5 does not read: hidden_act decides, whose gelu is gelu_pytorch_tanh"},
       {"rope_theta", "gpt_neox", kRemark,
@@ -110,22 +140,23 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"mlp_bias", "gemma stablelm", kRemark, "which the family does not read: there is no bias"},
       {"attention_bias", "stablelm", kRemark,
        "which stablelm does not read; is use_qkv_bias meant?"},
-      {"sliding_window", "gpt_neox gemma stablelm olmo2 granite falcon cohere", kRemark,
+      {"sliding_window", "gpt_neox gemma stablelm olmo2 granite falcon cohere bloom mpt", kRemark,
        "which the family does not read: attention is full"},
-      {"layer_types", "gpt_neox gemma stablelm olmo2 granite falcon cohere", kRemark,
+      {"layer_types", "gpt_neox gemma stablelm olmo2 granite falcon cohere bloom mpt", kRemark,
        "which the family does not read: attention is full"},
       {"sliding_window", "llama gpt2", kRemark,
        "which the family does not read: attention is full"},
       {"layer_types", "llama gpt2", kRemark,
        "which the family does not read: attention is full"},
-      {"use_sliding_window", "llama gpt2 mistral starcoder2 phi3 gemma3_text olmo3", kRemark,
+      {"use_sliding_window", "llama gpt2 mistral starcoder2 phi3 gemma3_text olmo3 gemma2", kRemark,
        "which only qwen2, qwen3 and smollm3 read",
        /*even_if_empty=*/true},
-      {"max_window_layers", "llama gpt2 mistral starcoder2 phi3 gemma3_text olmo3 smollm3", kRemark,
+      {"max_window_layers",
+       "llama gpt2 mistral starcoder2 phi3 gemma3_text olmo3 smollm3 gemma2", kRemark,
        "which only qwen2 and qwen3 read"},
       {"_sliding_window_pattern", "gemma3_text", kNoEffect,
        "written beside layer_types, and not read"},
-      {"num_key_value_heads", "gpt2 gpt_neox opt", kRemark,
+      {"num_key_value_heads", "gpt2 gpt_neox opt bloom mpt", kRemark,
        "which the family does not read: there are as many as heads"},
       {"intermediate_size", "opt", kRemark, "which opt does not read; is ffn_dim meant?"},
       {"initializer_range", "opt", kRemark, "which opt does not read; is init_std meant?"},
@@ -141,9 +172,20 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"rope_parameters", "gpt2 opt", kRemark,
        "which the family does not read: positions are learned"},
 
+      {"rope_theta", "bloom mpt", kRemark, kDistances},
+      {"rope_scaling", "bloom mpt", kRemark, kDistances},
+      {"rope_parameters", "bloom mpt", kRemark, kDistances},
+
       {"original_max_position_embeddings", "phi3", kNoEffect, "belongs to scalings of RoPE"},
       {"architectures", "", kNoEffect, "compared with the family where it names another"},
       {"reorder_and_upcast_attn", "gpt2", kNoEffect, "sums of attention are fp32"},
+      {"attention_softmax_in_fp32", "bloom", kNoEffect, "sums of attention are fp32"},
+      {"masked_softmax_fusion", "bloom", kNoEffect, kKernel},
+      {"bias_dropout_fusion", "bloom", kNoEffect, kKernel},
+      {"skip_bias_add", "bloom", kNoEffect, kKernel},
+      {"skip_bias_add_qkv", "bloom", kNoEffect, kKernel},
+      {"offset_alibi", "bloom", kNoEffect, "the class does not read it"},
+      {"unk_token_id", "bloom", kNoEffect, kIds},
       {"pretraining_tp", "", kNoEffect, "the same products in parts"},
       {"chunk_size_feed_forward", "", kNoEffect, "the same products in parts"},
       {"torch_dtype", "", kNoEffect, "train.precision and formats decide"},
@@ -154,7 +196,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       {"cross_attention_hidden_size", "", kNoEffect, "there is no cross-attention"},
       {"tie_encoder_decoder", "", kNoEffect, "there is no encoder"},
       {"add_cross_attention", kRotary, kNoEffect, "the family has none"},
-      {"add_cross_attention", "opt", kNoEffect, "the family has none"},
+      {"add_cross_attention", "opt bloom mpt", kNoEffect, "the family has none"},
       {"activation_dropout", "opt", kNoEffect, "the family does not apply it"},
       {"tf_legacy_loss", "", kNoEffect, "belongs to TensorFlow"},
       {"attn_implementation", "", kNoEffect, kKernel},

@@ -81,6 +81,31 @@ constexpr FamilyNames Gemma3Names() {
   return names;
 }
 
+constexpr FamilyNames kBloomNames = {
+    .token_embedding = "transformer.word_embeddings",
+    .embedding_norm = "transformer.word_embeddings_layernorm",
+    .final_norm = "transformer.ln_f",
+    .layers = "transformer.h.",
+    .attention_norm = "input_layernorm",
+    .qkv = "self_attention.query_key_value",
+    .attention_out = "self_attention.dense",
+    .mlp_norm = "post_attention_layernorm",
+    .mlp_up = "mlp.dense_h_to_4h",
+    .mlp_down = "mlp.dense_4h_to_h",
+};
+
+constexpr FamilyNames kMptNames = {
+    .token_embedding = "transformer.wte",
+    .final_norm = "transformer.norm_f",
+    .layers = "transformer.blocks.",
+    .attention_norm = "norm_1",
+    .qkv = "attn.Wqkv",
+    .attention_out = "attn.out_proj",
+    .mlp_norm = "norm_2",
+    .mlp_up = "ffn.up_proj",
+    .mlp_down = "ffn.down_proj",
+};
+
 constexpr FamilyNames kFalconNames = {
     .token_embedding = "transformer.word_embeddings",
     .final_norm = "transformer.ln_f",
@@ -121,10 +146,32 @@ constexpr BiasRule kAttentionBiasOrAlways = {.key = "attention_bias", .otherwise
 constexpr BiasRule kEnableBias = {.key = "enable_bias", .otherwise = true};
 constexpr BiasRule kUseBias = {.key = "use_bias", .otherwise = true};
 
+using Names = std::pair<std::string_view, std::string_view>;
+constexpr Names kGpt2Aliases[] = {{"n_embd", "hidden_size"},
+                                  {"n_positions", "max_position_embeddings"},
+                                  {"n_head", "num_attention_heads"},
+                                  {"n_layer", "num_hidden_layers"}};
+constexpr Names kFalconAliases[] = {{"hidden_size", "n_embed"}};
+constexpr Names kBloomAliases[] = {{"hidden_size", "n_embed"},
+                                   {"num_attention_heads", "n_head"},
+                                   {"num_hidden_layers", "n_layer"}};
+constexpr Names kMptAliases[] = {{"hidden_size", "d_model"},
+                                 {"num_attention_heads", "n_heads"},
+                                 {"num_hidden_layers", "n_layers"}};
+
 constexpr FixedKey kOptFixed[] = {
     {"do_layer_norm_before", true, "norms behind the residual sums are not supported"},
     {"_remove_final_layer_norm", false, "a model without a final norm is not supported"},
     {"layer_norm_elementwise_affine", true, "norms without weights are not supported"},
+};
+
+constexpr FixedKey kBloomFixed[] = {
+    {"apply_residual_connection_post_layernorm", false, "blocks are added to what entered them"},
+    {"slow_but_exact", false, "with pretraining_tp it leaves biases out"},
+};
+
+constexpr FixedKey kMptFixed[] = {
+    {"no_bias", true, "projections of mpt have no bias in transformers"},
 };
 
 constexpr FixedKey kFalconFixed[] = {
@@ -154,6 +201,8 @@ constexpr Family kFamilies[] = {
      .epsilon_key = "layer_norm_epsilon",
      .epsilon = 1e-5,
      .max_positions = 1024,
+     .positions_key = "n_positions",
+     .aliases = kGpt2Aliases,
      .tied_embeddings = true,
      .qkv_bias = kAlways,
      .attention_out_bias = kAlways,
@@ -335,6 +384,7 @@ constexpr Family kFamilies[] = {
      .epsilon_key = "layer_norm_epsilon",
      .epsilon = 1e-5,
      .max_positions = 2048,
+     .aliases = kFalconAliases,
      .intermediate_times = 4,
      .grouped_queries = false,
      .head_dim_key = false,
@@ -387,6 +437,83 @@ constexpr Family kFamilies[] = {
      .logits_scale = 0.0625,
      .fixed = kCohereFixed,
      .names = CohereNames()},
+    {.name = "gemma2",
+     .norm_unit_offset = true,
+     .activation = ActivationKind::kGeluTanh,
+     .activation_key = "hidden_activation",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .max_positions = 8192,
+     .vocabulary = 256000,
+     .hidden = 2304,
+     .layers = 26,
+     .heads = 8,
+     .intermediate = 9216,
+     .pad_token = 0,
+     .tied_embeddings = true,
+     .qkv_bias = kAttentionBias,
+     .attention_out_bias = kAttentionBias,
+     .scaled_embedding = true,
+     .score_root_key = "query_pre_attn_scalar",
+     .score_root = 256,
+     .score_softcap_key = "attn_logit_softcapping",
+     .logits_softcap_key = "final_logit_softcapping",
+     .score_softcap = 50,
+     .logits_softcap = 30,
+     .window = WindowRule::kPattern,
+     .window_pattern = 2,
+     .names = Gemma3Names()},
+    {.name = "bloom",
+     .norm = NormKind::kLayerNorm,
+     .mlp = MlpKind::kPlain,
+     .activation = ActivationKind::kGeluTanh,
+     .activation_key = "",
+     .qkv = QkvKind::kByHead,
+     .epsilon_key = "layer_norm_epsilon",
+     .epsilon = 1e-5,
+     .aliases = kBloomAliases,
+     .vocabulary = 250880,
+     .hidden = 64,
+     .layers = 2,
+     .heads = 8,
+     .intermediate_times = 4,
+     .grouped_queries = false,
+     .head_dim_key = false,
+     .intermediate_key = "",
+     .tied_embeddings = true,
+     .qkv_bias = kAlways,
+     .attention_out_bias = kAlways,
+     .mlp_bias = kAlways,
+     .alibi = true,
+     .fixed = kBloomFixed,
+     .residual_dropout = "hidden_dropout",
+     .names = kBloomNames},
+    {.name = "mpt",
+     .norm = NormKind::kLayerNorm,
+     .norm_bias = false,
+     .mlp = MlpKind::kPlain,
+     .activation = ActivationKind::kGelu,
+     .activation_key = "",
+     .qkv = QkvKind::kFused,
+     .epsilon_key = "layer_norm_epsilon",
+     .epsilon = 1e-5,
+     .max_positions = 2048,
+     .positions_key = "max_seq_len",
+     .aliases = kMptAliases,
+     .vocabulary = 50368,
+     .hidden = 2048,
+     .layers = 24,
+     .heads = 16,
+     .intermediate_times = 4,
+     .grouped_queries = false,
+     .head_dim_key = false,
+     .intermediate_key = "",
+     .tied_embeddings = true,
+     .mpt_blocks = true,
+     .alibi = true,
+     .fixed = kMptFixed,
+     .attention_dropout = {},
+     .names = kMptNames},
 };
 
 }  // namespace

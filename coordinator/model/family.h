@@ -65,7 +65,7 @@ enum class WindowRule {
 
 // Names of modules without their endings. Empty: the family has no such module.
 struct FamilyNames {
-  std::string_view token_embedding, position_embedding, final_norm;
+  std::string_view token_embedding, position_embedding, embedding_norm, final_norm;
   std::string_view head = "lm_head";  // of one that is not tied
   std::string_view layers;            // before the layer's number
   // These name norms before and behind a block. Where a key of the config asks for two norms of
@@ -83,24 +83,27 @@ struct Family {
   bool norm_bias = true;  // of LayerNorm
   MlpKind mlp = MlpKind::kGated;
   ActivationKind activation = ActivationKind::kSilu;
-  std::string_view activation_key = "hidden_act";
-  bool gelu_is_tanh = false;  // "gelu" means the tanh form
+  std::string_view activation_key = "hidden_act";  // empty: `activation` always
+  bool gelu_is_tanh = false;                       // "gelu" means the tanh form
   QkvKind qkv = QkvKind::kApart;
   bool fused_gate_up = false;                     // mlp_gate names one tensor of both
   std::string_view epsilon_key = "rms_norm_eps";  // empty: `epsilon` always
   double epsilon = 1e-6;
   // What the configuration class has where a key is left out. Zero: as many key heads as heads, a
-  // head of hidden / heads elements.
+  // head of hidden / heads elements, as many positions as a sequence has and no key for them.
   int64_t kv_heads = 0, head_dim = 0, max_positions = 0;
+  std::string_view positions_key = "max_position_embeddings";
+  // Other names of keys, by these, as the class's attribute map has them.
+  std::span<const std::pair<std::string_view, std::string_view>> aliases = {};
   // The same of keys that the other families must have; zero: so must this one.
   int64_t vocabulary = 0, hidden = 0, layers = 0, heads = 0, intermediate = 0;
-  int64_t intermediate_times = 0;  // the hidden size, where the key is left out
+  int64_t intermediate_times = 0;  // the hidden size, where there is no such key
   // The token that the class takes for padding where the config names none; -1: none is.
   int64_t pad_token = -1;
   int64_t position_rows_before = 0;  // of the table of learned positions, before the first's row
   bool grouped_queries = true;  // else there are as many key heads as heads, and no key for them
   bool head_dim_key = true;     // else a head has hidden / heads elements
-  std::string_view intermediate_key = "intermediate_size";
+  std::string_view intermediate_key = "intermediate_size";  // empty: there is none
   std::string_view initializer_key = "initializer_range";
   double initializer_range = 0.02;
   bool tied_embeddings = false;
@@ -114,6 +117,7 @@ struct Family {
   bool shared_norm = false;
   // Keys of falcon say how q, k and v lie, and which norms there are.
   bool falcon_blocks = false;
+  bool mpt_blocks = false;  // keys of mpt say what the attention is
   // The embedding is multiplied by the root of the hidden size.
   bool scaled_embedding = false;
   // Keys of the config multiply the embedding, the scores of attention and what a block adds, and
@@ -125,10 +129,11 @@ struct Family {
   // Logits are multiplied by this key's number.
   std::string_view logits_scale_key = {};
   double logits_scale = 1;
-  // Logits are capped softly at this key's number; null is no cap. Without the key the number
-  // beside it holds.
-  std::string_view logits_softcap_key = {};
-  double logits_softcap = 0;
+  // Scores and logits are capped softly at these keys' numbers; null and 0 are no cap. Without the
+  // key the number beside it holds.
+  std::string_view score_softcap_key = {}, logits_softcap_key = {};
+  double score_softcap = 0, logits_softcap = 0;
+  bool alibi = false;  // scores fall with the distance of the key; nothing is rotated
   WindowRule window = WindowRule::kNone;
   int64_t default_window = 4096;             // 0: none
   std::string_view window_pattern_key = {};  // of kPattern; empty: `window_pattern` always

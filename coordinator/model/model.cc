@@ -159,6 +159,11 @@ Model BuildModel(const ModelConfig& config) {
     b.Weight(kPositionEmbedding, absl::StrCat(Absl(family.names.position_embedding), ".weight"),
              {config.position_rows_before + config.max_positions, config.hidden}, std);
   }
+  if (config.embedding_norm) {
+    const std::string norm(family.names.embedding_norm);
+    b.NormWeight(kEmbeddingNorm, norm + ".weight", config.hidden);
+    if (HasNormBias(config)) b.Zeros(kEmbeddingNormBias, norm + ".bias", config.hidden);
+  }
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     b.set_layer(layer);
     LayerBuilder one(config, family, layer, &b);

@@ -20,6 +20,8 @@ namespace terrace {
 enum class TensorRole {
   kTokenEmbedding,
   kPositionEmbedding,
+  kEmbeddingNorm,
+  kEmbeddingNormBias,
   kFinalNorm,
   kFinalNormBias,
   kLmHead,
@@ -67,6 +69,12 @@ enum class TensorRole {
   kMlpDownLoraA,
   kMlpDownLoraB,
 };
+
+// Of what a token passes before the first layer.
+constexpr bool IsOfEmbedding(TensorRole role) {
+  return role == TensorRole::kTokenEmbedding || role == TensorRole::kPositionEmbedding ||
+         role == TensorRole::kEmbeddingNorm || role == TensorRole::kEmbeddingNormBias;
+}
 
 enum class Init { kNormal, kUniform, kOnes, kZeros };
 

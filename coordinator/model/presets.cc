@@ -12,6 +12,24 @@ namespace {
 // family's class has one: every row of the embedding is trained.
 const std::vector<Preset>& Table() {
   static const std::vector<Preset> table = {
+      {"bloom",
+       R"({"model_type":"bloom","initializer_range":0.02,"vocab_size":250880,"hidden_size":14336)"
+       R"(,"n_layer":70,"n_head":112,"layer_norm_epsilon":1e-5,"tie_word_embeddings":true)"
+       R"(,"apply_residual_connection_post_layernorm":false,"hidden_dropout":0.0)"
+       R"(,"attention_dropout":0.0})",
+       176247271424},
+      {"bloom-560m",
+       R"({"model_type":"bloom","initializer_range":0.02,"vocab_size":250880,"hidden_size":1024)"
+       R"(,"n_layer":24,"n_head":16,"layer_norm_epsilon":1e-5,"tie_word_embeddings":true)"
+       R"(,"apply_residual_connection_post_layernorm":false,"hidden_dropout":0.0)"
+       R"(,"attention_dropout":0.0})",
+       559214592},
+      {"bloom-7b1",
+       R"({"model_type":"bloom","initializer_range":0.02,"vocab_size":250880,"hidden_size":4096)"
+       R"(,"n_layer":30,"n_head":32,"layer_norm_epsilon":1e-5,"tie_word_embeddings":true)"
+       R"(,"apply_residual_connection_post_layernorm":false,"hidden_dropout":0.0)"
+       R"(,"attention_dropout":0.0})",
+       7069016064},
       {"falcon-40b",
        R"({"model_type":"falcon","activation":"gelu","initializer_range":0.02,"vocab_size":65024)"
        R"(,"hidden_size":8192,"num_hidden_layers":60,"num_attention_heads":128,"num_kv_heads":8)"
@@ -28,6 +46,36 @@ const std::vector<Preset>& Table() {
        R"(,"alibi":false,"hidden_dropout":0.0,"attention_dropout":0.0)"
        R"(,"tie_word_embeddings":true})",
        6921720704},
+      {"gemma-2-27b",
+       R"({"model_type":"gemma2","hidden_activation":"gelu_pytorch_tanh")"
+       R"(,"initializer_range":0.02,"vocab_size":256000,"hidden_size":4608)"
+       R"(,"intermediate_size":36864,"num_hidden_layers":46,"num_attention_heads":32)"
+       R"(,"num_key_value_heads":16,"head_dim":128,"max_position_embeddings":8192)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":10000.0,"query_pre_attn_scalar":144)"
+       R"(,"attn_logit_softcapping":50.0,"final_logit_softcapping":30.0)"
+       R"(,"sliding_window":4096,"attention_bias":false,"attention_dropout":0.0)"
+       R"(,"pad_token_id":null,"tie_word_embeddings":true})",
+       27227128320},
+      {"gemma-2-2b",
+       R"({"model_type":"gemma2","hidden_activation":"gelu_pytorch_tanh")"
+       R"(,"initializer_range":0.02,"vocab_size":256000,"hidden_size":2304)"
+       R"(,"intermediate_size":9216,"num_hidden_layers":26,"num_attention_heads":8)"
+       R"(,"num_key_value_heads":4,"head_dim":256,"max_position_embeddings":8192)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":10000.0,"query_pre_attn_scalar":256)"
+       R"(,"attn_logit_softcapping":50.0,"final_logit_softcapping":30.0)"
+       R"(,"sliding_window":4096,"attention_bias":false,"attention_dropout":0.0)"
+       R"(,"pad_token_id":null,"tie_word_embeddings":true})",
+       2614341888},
+      {"gemma-2-9b",
+       R"({"model_type":"gemma2","hidden_activation":"gelu_pytorch_tanh")"
+       R"(,"initializer_range":0.02,"vocab_size":256000,"hidden_size":3584)"
+       R"(,"intermediate_size":14336,"num_hidden_layers":42,"num_attention_heads":16)"
+       R"(,"num_key_value_heads":8,"head_dim":256,"max_position_embeddings":8192)"
+       R"(,"rms_norm_eps":1e-6,"rope_theta":10000.0,"query_pre_attn_scalar":256)"
+       R"(,"attn_logit_softcapping":50.0,"final_logit_softcapping":30.0)"
+       R"(,"sliding_window":4096,"attention_bias":false,"attention_dropout":0.0)"
+       R"(,"pad_token_id":null,"tie_word_embeddings":true})",
+       9241705984},
       {"gemma-2b",
        R"({"model_type":"gemma","hidden_act":"gelu_pytorch_tanh","initializer_range":0.02)"
        R"(,"vocab_size":256000,"hidden_size":2048,"intermediate_size":16384)"
@@ -177,6 +225,20 @@ const std::vector<Preset>& Table() {
        R"(,"max_position_embeddings":32768,"rms_norm_eps":1e-5,"rope_theta":1000000.0)"
        R"(,"tie_word_embeddings":false})",
        7248023552},
+      {"mpt-30b",
+       R"({"model_type":"mpt","initializer_range":0.02,"vocab_size":50432,"d_model":7168)"
+       R"(,"n_layers":48,"n_heads":64,"max_seq_len":8192,"expansion_ratio":4)"
+       R"(,"layer_norm_epsilon":1e-5,"no_bias":true,"tie_word_embeddings":true)"
+       R"(,"attn_config":{"attn_type":"multihead_attention","attn_pdrop":0,"alibi":true)"
+       R"(,"alibi_bias_max":8}})",
+       29957200896},
+      {"mpt-7b",
+       R"({"model_type":"mpt","initializer_range":0.02,"vocab_size":50432,"d_model":4096)"
+       R"(,"n_layers":32,"n_heads":32,"max_seq_len":2048,"expansion_ratio":4)"
+       R"(,"layer_norm_epsilon":1e-5,"no_bias":true,"tie_word_embeddings":true)"
+       R"(,"attn_config":{"attn_type":"multihead_attention","attn_pdrop":0,"alibi":true)"
+       R"(,"alibi_bias_max":8}})",
+       6649286656},
       {"olmo-2-13b",
        R"({"model_type":"olmo2","hidden_act":"silu","initializer_range":0.02,"vocab_size":100352)"
        R"(,"hidden_size":5120,"intermediate_size":13824,"num_hidden_layers":40)"

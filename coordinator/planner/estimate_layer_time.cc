@@ -120,7 +120,8 @@ LayerTime TimeOfLayer(const EstimateModel& model, const v1::Layout& layout,
   // parallelism), rotations, the activation.
   const double row = static_cast<double>(config.hidden) /
                      (layout.sequence_parallel() ? static_cast<double>(tp) : 1);
-  const double turned = config.learned_positions ? 0 : 2.0 * static_cast<double>(q + kv);
+  const bool turns = !config.learned_positions && !config.alibi;
+  const double turned = !turns ? 0 : 2.0 * static_cast<double>(q + kv);
   const double element = static_cast<double>(ElementBytes(layout));
   const auto f = static_cast<double>(inner);
   time.light =

@@ -196,9 +196,7 @@ EstimateModel::EstimateModel(const v1::JobSpec& spec, const Model& model)
   for (const Tensor& tensor : model.tensors) {
     int64_t* sum = &layer_parameters;
     if (tensor.layer < 0) {
-      const bool embeds = tensor.role == TensorRole::kTokenEmbedding ||
-                          tensor.role == TensorRole::kPositionEmbedding;
-      sum = embeds ? &embedding_parameters : &head_parameters;
+      sum = IsOfEmbedding(tensor.role) ? &embedding_parameters : &head_parameters;
     }
     *sum += tensor.elements();
     if (!IsLoraA(tensor.role)) continue;
@@ -231,8 +229,7 @@ void EstimateModel::SetTrained(const v1::OptimizerSpec& optimizer, const Model& 
         layer_frozen_matrices[tensor.layer] += tensor.elements();
       continue;
     }
-    const bool embeds =
-        tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+    const bool embeds = IsOfEmbedding(tensor.role);
     int64_t& sum = tensor.layer >= 0 ? layer_trained[tensor.layer]
                    : embeds          ? embedding_trained
                                      : head_trained;

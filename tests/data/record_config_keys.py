@@ -18,7 +18,7 @@ from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 FAMILIES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2", "gpt_neox", "gemma", "stablelm", "phi3", "olmo2", "granite",
-            "opt", "gemma3_text", "falcon", "olmo3", "smollm3", "cohere"]
+            "opt", "gemma3_text", "falcon", "olmo3", "smollm3", "cohere", "gemma2", "bloom", "mpt"]
 FILE = pathlib.Path(__file__).resolve().parent / "config_keys.json"
 # Read by the base class off whatever keys it is given, so that no signature names them.
 OFF_SIGNATURES = {"torch_dtype": None, "rope_theta": 10000.0, "rope_scaling": None, "partial_rotary_factor": None,

@@ -132,6 +132,7 @@ class ConfigLossesTest : public testing::TestWithParam<const char*> {
                                    c.residual_scale,
                                    c.logits_scale};
     numbers.push_back(1.0 * c.shared_norm);
+    numbers.push_back(c.score_softcap);
     numbers.push_back(c.logits_softcap);
     numbers.push_back(1.0 * static_cast<int>(c.qkv));
     numbers.push_back(c.local_rope.attention_factor);
@@ -185,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Families, ConfigLossesTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
                                          "gpt_neox", "gemma", "stablelm", "phi3", "olmo2",
                                          "granite", "opt", "gemma3_text", "falcon", "olmo3",
-                                         "smollm3", "cohere"),
+                                         "smollm3", "cohere", "gemma2", "bloom", "mpt"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -154,7 +154,8 @@ TEST_P(GenerationTest, ScoresAreTheProbabilitiesOfTheTokensBehindWhatStandsBefor
 
 INSTANTIATE_TEST_SUITE_P(Families, GenerationTest,
                          testing::Values("gpt2", "llama", "qwen3", "mistral", "gpt_neox", "opt",
-                                         "gemma3_text", "falcon_groups", "smollm3", "cohere"),
+                                         "gemma3_text", "falcon_groups", "smollm3", "cohere",
+                                         "gemma2", "bloom"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -102,7 +102,7 @@ std::vector<LayoutKind> KindsOf(const Model& model) {
 // factors, positions from a later row of their table on, layers with other angles or none.
 TEST(EveryKindTest, OtherBlocksTrainAsOnOneRankWithAndWithoutAdapters) {
   for (const std::string family : {"gpt_neox", "phi3", "olmo2", "granite", "opt", "gemma3_text",
-                                   "falcon_groups", "smollm3", "cohere"}) {
+                                   "falcon_groups", "smollm3", "cohere", "gemma2", "bloom"}) {
     JobData data = DeepJob(family);
     const std::vector<LayoutKind> kinds = KindsOf(data.model);
     EXPECT_GE(kinds.size(), 6u) << family;

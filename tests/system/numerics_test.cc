@@ -228,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(Numerics, FamilyTest,
                          testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2",
                                          "gpt_neox", "gemma", "stablelm", "phi3", "olmo2",
                                          "granite", "opt", "gemma3_text", "falcon", "falcon_groups",
-                                         "olmo3", "smollm3", "cohere"),
+                                         "olmo3", "smollm3", "cohere", "gemma2", "bloom", "mpt"),
                          [](const auto& info) { return std::string(info.param); });
 
 class LayoutTest : public testing::TestWithParam<const char*> {};
@@ -332,7 +332,8 @@ TEST_P(SplitTest, EveryCutFollowsPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Numerics, SplitTest,
                          testing::Values("llama", "starcoder2", "gpt_neox", "gemma", "stablelm",
                                          "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon",
-                                         "falcon_groups", "olmo3", "smollm3", "cohere"),
+                                         "falcon_groups", "olmo3", "smollm3", "cohere", "gemma2",
+                                         "bloom", "mpt"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -51,8 +51,7 @@ double Cancellation(const Tensor& tensor) {
 double GradientBound(const Model& model, const Tensor& tensor, const std::string& precision) {
   const double epsilon = precision == "bf16" ? std::pow(2.0, -8) : std::pow(2.0, -23);
   const auto layers = static_cast<double>(model.config.layers);
-  const bool first =
-      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+  const bool first = IsOfEmbedding(tensor.role);
   const double layer = tensor.layer >= 0 ? tensor.layer + 1.0 : first ? 0.0 : layers + 1;
   return Cancellation(tensor) * 4 * std::pow(1.03, layers + 1 - layer) * epsilon;
 }

@@ -57,15 +57,27 @@ constexpr const char* kGenerationKeys[] = {"max_length",
                                            "suppress_tokens",
                                            "begin_suppress_tokens"};
 constexpr std::pair<const char*, const char*> kArchitectures[] = {
-    {"gpt2", "GPT2LMHeadModel"},         {"llama", "LlamaForCausalLM"},
-    {"mistral", "MistralForCausalLM"},   {"qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "Qwen3ForCausalLM"},       {"starcoder2", "Starcoder2ForCausalLM"},
-    {"gpt_neox", "GPTNeoXForCausalLM"},  {"gemma", "GemmaForCausalLM"},
-    {"stablelm", "StableLmForCausalLM"}, {"phi3", "Phi3ForCausalLM"},
-    {"olmo2", "Olmo2ForCausalLM"},       {"granite", "GraniteForCausalLM"},
-    {"opt", "OPTForCausalLM"},           {"gemma3_text", "Gemma3ForCausalLM"},
-    {"falcon", "FalconForCausalLM"},     {"olmo3", "Olmo3ForCausalLM"},
-    {"smollm3", "SmolLM3ForCausalLM"},   {"cohere", "CohereForCausalLM"}};
+    {"gpt2", "GPT2LMHeadModel"},
+    {"llama", "LlamaForCausalLM"},
+    {"mistral", "MistralForCausalLM"},
+    {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},
+    {"starcoder2", "Starcoder2ForCausalLM"},
+    {"gpt_neox", "GPTNeoXForCausalLM"},
+    {"gemma", "GemmaForCausalLM"},
+    {"stablelm", "StableLmForCausalLM"},
+    {"phi3", "Phi3ForCausalLM"},
+    {"olmo2", "Olmo2ForCausalLM"},
+    {"granite", "GraniteForCausalLM"},
+    {"opt", "OPTForCausalLM"},
+    {"gemma3_text", "Gemma3ForCausalLM"},
+    {"falcon", "FalconForCausalLM"},
+    {"olmo3", "Olmo3ForCausalLM"},
+    {"smollm3", "SmolLM3ForCausalLM"},
+    {"cohere", "CohereForCausalLM"},
+    {"gemma2", "Gemma2ForCausalLM"},
+    {"bloom", "BloomForCausalLM"},
+    {"mpt", "MptForCausalLM"}};
 
 const char* TorchName(kernels::DType dtype) {
   switch (dtype) {
@@ -112,7 +124,7 @@ absl::Status WriteObject(const Json& json, const fs::path& path) {
 }
 
 // Families whose class in transformers has a pad_token_id where the config has none.
-constexpr const char* kPadsByDefault[] = {"gemma",       "phi3",  "olmo2",   "opt",
+constexpr const char* kPadsByDefault[] = {"gemma",       "phi3",  "olmo2",   "opt",   "gemma2",
                                           "gemma3_text", "olmo3", "smollm3", "cohere"};
 
 void SetIds(const SpecialTokens& special, Json* json) {

@@ -66,7 +66,10 @@ Slice Forward::Embedding(Slice tokens) {
       "embedding");
   const Slice sum = LeaveRegion(x, "x");
   Multiply(sum, config_.embedding_scale, "x");
-  return Drop(sum, config_.dropout.embedding, DropoutSite::kEmbedding, /*split=*/false, "x");
+  const Slice x0 = config_.embedding_norm ? Norm(sum, TensorRole::kEmbeddingNorm,
+                                                 TensorRole::kEmbeddingNormBias, "embedding_norm")
+                                          : sum;
+  return Drop(x0, config_.dropout.embedding, DropoutSite::kEmbedding, /*split=*/false, "x");
 }
 
 void Forward::Multiply(Slice x, double by, const std::string& name) {

@@ -43,6 +43,8 @@ std::string UnitName(const Parameter& parameter) {
   switch (parameter.first().role) {
     case TensorRole::kTokenEmbedding:
     case TensorRole::kPositionEmbedding:
+    case TensorRole::kEmbeddingNorm:
+    case TensorRole::kEmbeddingNormBias:
       return parameter.copy ? "tied" : "embedding";
     default:
       return "head";
@@ -70,8 +72,7 @@ std::string ShardedUnitName(const Parameter& parameter, bool several_chunks) {
 }  // namespace
 
 int ChunkOf(const Tensor& tensor, const std::vector<ChunkRange>& chunks) {
-  const bool embedding =
-      tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+  const bool embedding = IsOfEmbedding(tensor.role);
   const auto it = std::find_if(chunks.begin(), chunks.end(), [&](const ChunkRange& chunk) {
     if (tensor.layer >= 0) return tensor.layer >= chunk.begin && tensor.layer < chunk.end;
     return embedding ? chunk.first : chunk.last;
@@ -138,8 +139,7 @@ void Parameters::Group(const Model& model, const std::vector<ChunkRange>& chunks
       if (here) AddParameter(model, tensor, chunks, /*copy=*/false, &taken);
       continue;
     }
-    const bool embedding =
-        tensor.role == TensorRole::kTokenEmbedding || tensor.role == TensorRole::kPositionEmbedding;
+    const bool embedding = IsOfEmbedding(tensor.role);
     const bool tied = tensor.role == TensorRole::kTokenEmbedding && model.config.tied_embeddings;
     if (embedding ? first : last) AddParameter(model, tensor, chunks, /*copy=*/false, &taken);
     if (tied && last && !first) AddParameter(model, tensor, chunks, /*copy=*/true, &taken);

@@ -44,7 +44,11 @@ BASES = {"gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "v
                     "max_position_embeddings": 64},
          "olmo3": {**LLAMA, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": None},
          "smollm3": {**LLAMA, "sliding_window": 4, "use_sliding_window": True, "no_rope_layer_interval": 2, "pad_token_id": None},
-         "cohere": {**LLAMA, "pad_token_id": None}}
+         "cohere": {**LLAMA, "pad_token_id": None},
+         "gemma2": {**LLAMA, "sliding_window": 4, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+                    "pad_token_id": None},
+         "bloom": {"hidden_size": 48, "n_layer": 2, "n_head": 6, "vocab_size": VOCABULARY},
+         "mpt": {"d_model": 48, "n_layers": 2, "n_heads": 6, "vocab_size": VOCABULARY, "max_seq_len": 64}}
 LINEAR, PLAIN = {"rope_type": "linear", "factor": 2.0}, {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SOFT = {**YARN, "beta_fast": 4, "beta_slow": 0.25, "truncate": False, "rope_theta": 50.0}  # where the trained length matters
@@ -148,6 +152,27 @@ CASES = {
                            {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": None}, {"tie_word_embeddings": False},
                            {"hidden_act": "gelu"}, {"head_dim": 16}, {"-": ["head_dim"]}, {"sliding_window": 4}, {"rope_scaling": YARN},
                            {"rope_parameters": {**PLAIN, "rope_theta": 500.0}}],
+    "gemma2": ROPES[:4] + [{"attn_logit_softcapping": None}, {"final_logit_softcapping": None}, {"-": ["attn_logit_softcapping"]},
+                           {"-": ["final_logit_softcapping"]}, {"attn_logit_softcapping": 0.5}, {"final_logit_softcapping": 0.5},
+                           {"attn_logit_softcapping": 0}, {"final_logit_softcapping": -3.0}, {"query_pre_attn_scalar": 4},
+                           {"layer_types": ["full_attention", "sliding_attention"]}, {"layer_types": ["full_attention", "full_attention"]},
+                           {"sliding_window": None}, {"sliding_window": 40}, {"sliding_window_pattern": 1}, {"hidden_activation": "gelu"},
+                           {"hidden_act": "gelu"}, {"attention_bias": True}, {"mlp_bias": True}, {"num_key_value_heads": 4},
+                           {"-": ["num_key_value_heads"]}, {"head_dim": 16}, {"tie_word_embeddings": False}, {"use_bidirectional_attention": True}],
+    "bloom": [{"n_embed": 96}, {"n_embed": 96, "-": ["hidden_size"]}, {"num_attention_heads": 4, "-": ["n_head"]}, {"num_attention_heads": 4},
+              {"num_hidden_layers": 3, "-": ["n_layer"]}, {"n_head": 8}, {"n_head": 3}, {"n_inner": 64}, {"intermediate_size": 64}, {"hidden_act": "gelu"},
+              {"apply_residual_connection_post_layernorm": True}, {"slow_but_exact": True}, {"slow_but_exact": True, "pretraining_tp": 2},
+              {"pretraining_tp": 2}, {"layer_norm_epsilon": 0.01}, {"rms_norm_eps": 0.01}, {"head_dim": 16}, {"num_key_value_heads": 2},
+              {"tie_word_embeddings": False}, {"rope_theta": 500.0}, {"max_position_embeddings": 16}, {"attention_bias": False},
+              {"offset_alibi": 100}, {"seq_length": 16}],
+    "mpt": [{"hidden_size": 96}, {"hidden_size": 96, "-": ["d_model"]}, {"num_attention_heads": 4, "-": ["n_heads"]},
+            {"num_hidden_layers": 3, "-": ["n_layers"]}, {"n_heads": 8}, {"n_heads": 3}, {"expansion_ratio": 2}, {"no_bias": False},
+            {"layer_norm_epsilon": 0.01}, {"max_seq_len": 24}, {"max_seq_len": 16}, {"logit_scale": 0.5}, {"learned_pos_emb": False},
+            {"attn_config": {}}, {"attn_config": None}, {"attn_config": {"softmax_scale": 0.7}}, {"attn_config": {"clip_qkv": 0.5}},
+            {"attn_config": {"clip_qkv": 0.0}}, {"attn_config": {"alibi": False}}, {"attn_config": {"alibi_bias_max": 16}},
+            {"attn_config": {"attn_type": "multiquery_attention"}}, {"attn_config": {"qk_ln": True}}, {"attn_config": {"prefix_lm": True}},
+            {"attn_config": {"attn_impl": "flash"}}, {"attn_config": {"attn_uses_sequence_id": True}}, {"attn_config": {"attn_pdrop": 1}},
+            {"norm_type": "rmsnorm"}, {"embedding_fraction": 0.5}, {"tie_word_embeddings": False}, {"hidden_act": "relu"}, {"head_dim": 16}],
 }
 
 

@@ -48,7 +48,13 @@ FAMILIES = {"gpt2": GPT, "llama": LLAMA, "qwen3": QWEN3,
             "smollm3": {**LLAMA, "model_type": "smollm3", "no_rope_layers": [1, 0], "pad_token_id": None,
                         "tie_word_embeddings": True},
             "cohere": {key: value for key, value in LLAMA.items() if key != "rms_norm_eps"} |
-                      {"model_type": "cohere", "logit_scale": 0.5, "pad_token_id": None, "tie_word_embeddings": True}}
+                      {"model_type": "cohere", "logit_scale": 0.5, "pad_token_id": None, "tie_word_embeddings": True},
+            "gemma2": {**LLAMA, "model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh", "head_dim": 16,
+                       "query_pre_attn_scalar": 12, "sliding_window": 8, "attn_logit_softcapping": 2.0,
+                       "final_logit_softcapping": 5.0, "pad_token_id": None, "tie_word_embeddings": True},
+            "bloom": {"model_type": "bloom", "vocab_size": 256, "hidden_size": 48, "n_layer": 2, "n_head": 6},
+            "mpt": {"model_type": "mpt", "vocab_size": 256, "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 64,
+                    "attn_config": {"softmax_scale": 0.5}}}
 
 
 class TransformersTest(TerraceTest):
@@ -87,7 +93,7 @@ class TransformersTest(TerraceTest):
 
     def test_both_continue_a_text_alike(self):
         for family in ("gpt2", "llama", "phi3", "olmo2", "granite", "opt", "gemma3_text", "falcon", "olmo3", "smollm3",
-                       "cohere"):
+                       "cohere", "gemma2", "bloom", "mpt"):
             with self.subTest(family=family):
                 _, checkpoint = self.eval_loss({"model.config": FAMILIES[family]})
                 prompt = "the king "

@@ -49,6 +49,18 @@ Json BaseOf(const std::string& family) {
                {"vocab_size", 64},
                {"max_position_embeddings", 64},
                {"head_dim", 8}};
+  if (family == "bloom") {
+    return {{"model_type", family},
+            {"hidden_size", 32},
+            {"n_layer", 2},
+            {"n_head", 4},
+            {"vocab_size", 64}};
+  }
+  if (family == "mpt") {
+    return {{"model_type", family}, {"d_model", 32},     {"n_layers", 2},
+            {"n_heads", 4},         {"max_seq_len", 64}, {"vocab_size", 64}};
+  }
+  if (family == "gemma2") base["num_hidden_layers"] = 1;  // with a window, as long as none is told
   if (family == "opt" || family == "falcon") {
     for (const char* key : {"num_key_value_heads", "intermediate_size", "head_dim"})
       base.erase(key);
@@ -83,7 +95,8 @@ std::string PrintOf(const ModelConfig& c) {
       c.dropout.embedding, " ", c.dropout.residual, " ", c.dropout.attention, " ", c.shared_norm,
       c.norm_bias, c.norm_before, c.norm_after, c.interleaved_rope, " ",
       c.local_rope.attention_factor, " ", absl::StrJoin(c.local_rope.inverse_frequency, ","), " ",
-      absl::StrJoin(c.unrotated, ","), " ", c.logits_softcap);
+      absl::StrJoin(c.unrotated, ","), " ", c.score_softcap, " ", c.logits_softcap, " ", c.alibi,
+      c.embedding_norm);
 }
 
 // Values that a person might write there and that are not the default.

@@ -339,7 +339,12 @@ TEST(ConfigTest, LayersOfOneModelMayDiffer) {
 }
 
 TEST(ConfigTest, NullCapsNothing) {
-  nlohmann::json json = Preset("gemma-3-270m");
+  nlohmann::json json = Preset("gemma-2-2b");
+  json.erase("attn_logit_softcapping");
+  json["final_logit_softcapping"] = nullptr;
+  EXPECT_EQ(Parsed(json).score_softcap, 50);
+  EXPECT_EQ(Parsed(json).logits_softcap, 0);
+  json = Preset("gemma-3-270m");
   EXPECT_EQ(Parsed(json).logits_softcap, 0);
   json["final_logit_softcapping"] = nullptr;
   EXPECT_EQ(Parsed(json).logits_softcap, 0);
@@ -347,6 +352,41 @@ TEST(ConfigTest, NullCapsNothing) {
   EXPECT_THAT(ErrorOf(json.dump()), HasSubstr("final_logit_softcapping: got 0"));
   json["final_logit_softcapping"] = 30.0;
   EXPECT_EQ(Parsed(json).logits_softcap, 30);
+}
+
+TEST(ConfigTest, BloomsNumbersHaveTwoNames) {
+  const ModelConfig config = Parsed(nlohmann::json::parse(
+      R"({"model_type":"bloom","n_embed":64,"num_hidden_layers":3,"num_attention_heads":4)"
+      R"(,"vocab_size":100,"attention_softmax_in_fp32":true,"seq_length":2048,"unk_token_id":0})"));
+  EXPECT_EQ(config.hidden, 64);
+  EXPECT_EQ(config.layers, 3);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.intermediate, 256);
+  EXPECT_THAT(config.remarks, IsEmpty());
+  EXPECT_THAT(ErrorOf(R"({"model_type":"bloom","apply_residual_connection_post_layernorm":true})"),
+              HasSubstr("apply_residual_connection_post_layernorm: got true, must be false"));
+}
+
+TEST(ConfigTest, MptsAttentionIsReadFromAnObject) {
+  nlohmann::json json = Preset("mpt-7b");
+  json["attn_config"] = {{"softmax_scale", 0.25}, {"attn_pdrop", 0.1}, {"attn_impl", "torch"}};
+  EXPECT_EQ(Parsed(json).attention_scale, 0.25);
+  EXPECT_EQ(Parsed(json).dropout.residual, 0.1);
+  EXPECT_EQ(Parsed(json).dropout.attention, 0.1);
+  EXPECT_THAT(Parsed(json).remarks, IsEmpty());
+  json["attn_config"] = {{"clip_qkv", 6}, {"alibi_bias_max", 16}, {"prefix_lm", true}};
+  json["expansion_ratio"] = 2;
+  EXPECT_THAT(ErrorOf(json.dump()),
+              AllOf(HasSubstr("attn_config.clip_qkv: got 6, must be null"),
+                    HasSubstr("attn_config.alibi_bias_max: got 16, must be 8"),
+                    HasSubstr("attn_config.prefix_lm: got true, must be false"),
+                    HasSubstr("expansion_ratio: got 2, must be 4")));
+  json = Preset("mpt-7b");
+  json["attn_config"] = {{"qk_ln", true}, {"soft_max_scale", 0.5}};
+  EXPECT_THAT(Parsed(json).remarks,
+              ElementsAre(HasSubstr("attn_config.qk_ln: got true"),
+                          HasSubstr("attn_config.soft_max_scale: got 0.5, which nothing reads; "
+                                    "is softmax_scale meant?")));
 }
 
 TEST(ConfigTest, Olmo3SaysWhoseBaseANumberIs) {

@@ -133,6 +133,40 @@ TEST(ModelTest, FalconsBlocksShareANormOrHaveOneEach) {
   EXPECT_EQ(two.tied.at("lm_head.weight"), "transformer.word_embeddings.weight");
 }
 
+TEST(ModelTest, Gemma2CapsScoresAndLogitsAndHasAWindowInEachSecondLayer) {
+  const Model model = Build("gemma-2-27b");
+  EXPECT_EQ(model.Find(TensorRole::kMlpAfterNorm, 45)->name,
+            "model.layers.45.post_feedforward_layernorm.weight");
+  const ModelConfig& config = model.config;
+  EXPECT_DOUBLE_EQ(config.attention_scale, 1.0 / 12);  // 144 is not the size of a head
+  EXPECT_EQ(config.score_softcap, 50);
+  EXPECT_EQ(config.logits_softcap, 30);
+  EXPECT_EQ(config.window[0], 4096);
+  EXPECT_EQ(config.window[1], 0);
+  EXPECT_EQ(RopeOf(config, 0), RopeOf(config, 1));
+}
+
+TEST(ModelTest, BloomNormsItsEmbeddingAndRotatesNothing) {
+  const Model model = Build("bloom-560m");
+  EXPECT_EQ(model.Find(TensorRole::kEmbeddingNorm)->name,
+            "transformer.word_embeddings_layernorm.weight");
+  EXPECT_EQ(model.Find(TensorRole::kEmbeddingNormBias)->shape, (std::vector<int64_t>{1024}));
+  EXPECT_EQ(model.Find(TensorRole::kQkv, 0)->shape, (std::vector<int64_t>{3072, 1024}));
+  EXPECT_EQ(model.Find(TensorRole::kMlpUp, 0)->shape, (std::vector<int64_t>{4096, 1024}));
+  EXPECT_TRUE(model.config.alibi);
+  EXPECT_FALSE(model.config.learned_positions);
+  EXPECT_EQ(RopeOf(model.config, 0), nullptr);
+}
+
+TEST(ModelTest, MptHasNoBiasAtAll) {
+  const Model model = Build("mpt-7b");
+  for (const Tensor& tensor : model.tensors) EXPECT_TRUE(tensor.name.ends_with(".weight"));
+  EXPECT_EQ(model.Find(TensorRole::kQkv, 31)->name, "transformer.blocks.31.attn.Wqkv.weight");
+  EXPECT_EQ(model.Find(TensorRole::kMlpDown, 0)->shape, (std::vector<int64_t>{4096, 16384}));
+  EXPECT_TRUE(model.config.alibi);
+  EXPECT_EQ(model.config.qkv, QkvKind::kFused);
+}
+
 TEST(ModelTest, Olmo3ScalesTheAnglesOfLayersWithoutAWindowAlone) {
   const ModelConfig config = Build("olmo-3-7b").config;
   EXPECT_EQ(config.window[2], 4096);

@@ -42,7 +42,8 @@ TEST(EstimateTest, BytesAreNearTheCompiledArena) {
         Case{"granite-3.1-2b-instruct", "bf16", 2, "selective"}, Case{"opt-125m", "fp32", 2},
         Case{"phi-3-mini-4k", "bf16", 1}, Case{"gemma-3-270m", "bf16", 2},
         Case{"gemma-3-270m", "fp32", 8}, Case{"gemma-3-1b", "bf16", 4, "selective"},
-        Case{"falcon-7b", "bf16", 1}, Case{"smollm3-3b", "bf16", 1}}) {
+        Case{"falcon-7b", "bf16", 1}, Case{"smollm3-3b", "bf16", 1},
+        Case{"gemma-2-2b", "bf16", 1}, Case{"bloom-560m", "bf16", 2}}) {
     SCOPED_TRACE(testing::Message()
                  << one.preset << " " << one.precision << " " << one.micro_batch);
     v1::JobSpec spec = TinySpec();

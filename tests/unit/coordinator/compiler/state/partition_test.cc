@@ -34,9 +34,9 @@ bool IsVector(const Tensor& tensor) { return tensor.shape.size() < 2; }
 // products.
 bool IsWhole(TensorRole role) {
   using enum TensorRole;
-  for (TensorRole whole :
-       {kPositionEmbedding, kFinalNorm, kFinalNormBias, kAttentionNorm, kAttentionNormBias, kQNorm,
-        kKNorm, kAttentionOutBias, kMlpNorm, kMlpNormBias, kMlpDownBias}) {
+  for (TensorRole whole : {kPositionEmbedding, kEmbeddingNorm, kEmbeddingNormBias, kFinalNorm,
+                           kFinalNormBias, kAttentionNorm, kAttentionNormBias, kQNorm, kKNorm,
+                           kAttentionOutBias, kMlpNorm, kMlpNormBias, kMlpDownBias}) {
     if (role == whole) return true;
   }
   return false;
