@@ -13,14 +13,15 @@ namespace terrace {
 namespace {
 
 constexpr int kJobsMax = 5;
-constexpr int64_t kGrowAfterSeconds = 2;
+const QueueOptions kQueue = {
+    .preempt_priority = 2, .preempt_exempt_seconds = 1, .grow_after_seconds = 2};
 // By when every job ends once nothing goes wrong any more.
 constexpr int64_t kHealedMsMax = 600'000;
 constexpr int64_t kHealedRoundMs = 500;
 
 PlannedJob PlanOf(const v1::JobSpec& spec, const Budget& budget) {
   PlannedJob planned;
-  planned.plan.mutable_time()->set_step_seconds(1);
+  planned.plan.mutable_time()->set_step_seconds(SimWorker::kStepSeconds);
   v1::Layout& layout = *planned.plan.mutable_layout();
   layout.set_ranks(budget.ranks);
   layout.set_nodes(budget.nodes);
@@ -99,7 +100,7 @@ v1::JobSpec ControlSim::AnySpec() {
   v1::JobSpec spec;
   spec.set_name("sim");
   spec.set_max_restarts(3);
-  spec.set_priority(Below(3));
+  spec.set_priority(Below(2) * 3);
   spec.mutable_train()->set_steps(2 + Below(8));
   v1::ResourceSpec& resources = *spec.mutable_resources();
   resources.set_nodes_min(1 + static_cast<uint32_t>(Below(2)));
@@ -146,6 +147,20 @@ void ControlSim::AskAboutAJob() {
   if (job.ok()) NoteTold(*job);
 }
 
+// Until it is taken back, whatever dies meanwhile.
+void ControlSim::Drain(const std::string& worker) {
+  if (drained_.erase(worker) > 0) {
+    Tell(absl::StrCat(worker, " is taken back into use"));
+    return reconciler_->Undrain(worker, "an operator").IgnoreError();
+  }
+  v1::DrainRequest request;
+  request.set_node(worker);
+  request.set_keep_jobs(Chance(20));
+  if (Chance(70)) request.set_deadline_ms(Below(2) * int64_t{4'000});
+  Tell(absl::StrCat(worker, " is drained"));
+  if (reconciler_->Drain(request, "an operator").ok()) drained_.insert(worker);
+}
+
 void ControlSim::NoteTold(const v1::Job& job) {
   Known& known = told_[job.id()];
   known.epoch = std::max(known.epoch, job.epoch());
@@ -171,8 +186,7 @@ void ControlSim::Boot() {
     link.reported.clear();
   }
   plans_.clear();
-  reconciler_ = std::make_unique<Reconciler>(Reconciler::Timing{}, store_, clock_, *this,
-                                             QueueOptions{.grow_after_seconds = kGrowAfterSeconds});
+  reconciler_ = std::make_unique<Reconciler>(Reconciler::Timing{}, store_, clock_, *this, kQueue);
   // A store that dies while it is read back is read again.
   try {
     if (const absl::Status loaded = reconciler_->Load(); !loaded.ok())
@@ -216,7 +230,11 @@ void ControlSim::Descend(const v1::JobSpec&, const Budget&, const v1::Plan&, std
 void ControlSim::Heal() {
   store_.CrashNever();
   store_.full = false;
-  for (Link& link : links_) link.cut_until_ns = 0;
+  for (Link& link : links_) {
+    link.cut_until_ns = 0;
+    drained_.erase(link.worker->name());
+    reconciler_->Undrain(link.worker->name(), "an operator").IgnoreError();
+  }
   for (int64_t ms = 0; ms < kHealedMsMax && failure_.empty(); ms += kHealedRoundMs) {
     HealedRound();
     CheckAll();

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -59,7 +60,8 @@ class ControlSim final : public ControlPorts {
   // How often something happened, so that a test can tell whether it did at all.
   struct Counts {
     int64_t submitted = 0, crashes = 0, power_losses = 0, started = 0, restarts = 0, succeeded = 0;
-    int64_t resized = 0;  // gangs with more or fewer ranks than the one before
+    int64_t resized = 0;    // gangs with more or fewer ranks than the one before
+    int64_t preempted = 0;  // jobs that were asked to stop for another
     int64_t lost_messages = 0, doubled_messages = 0, stale_messages = 0;
     bool operator==(const Counts&) const = default;
   };
@@ -71,7 +73,8 @@ class ControlSim final : public ControlPorts {
     std::unique_ptr<SimWorker> worker;
     uint64_t session = 0;  // 0: none
     int64_t cut_until_ns = 0;
-    std::vector<std::pair<std::string, int64_t>> reported;  // jobs and epochs, to this coordinator
+    int64_t heard_ns = 0;                                   // by this coordinator, which took it
+    std::vector<std::pair<std::string, int64_t>> reported;  // jobs and epochs, then
     std::deque<v1::WorkerMessage> up;
     std::deque<v1::CoordinatorMessage> down;
     std::deque<std::pair<uint64_t, v1::WorkerMessage>> late;  // of sessions that are over
@@ -100,6 +103,7 @@ class ControlSim final : public ControlPorts {
   v1::JobSpec AnySpec();
   void Submit();
   void AskAboutAJob();
+  void Drain(const std::string& worker);
   void PassTime();
   void Turn(Link& link);
   void Deliver(Link& link);
@@ -133,6 +137,7 @@ class ControlSim final : public ControlPorts {
   std::map<std::string, int64_t> checkpoints_;  // newest step, by job
   std::vector<std::string> ids_;                // that clients were told
   std::map<std::string, Known> told_;
+  std::set<std::string> drained_;                                // workers, as an operator was told
   std::map<RankKey, std::pair<std::string, uint32_t>> started_;  // worker and device
   std::map<std::string, int> sizes_;                             // of the last gang, by job
   std::deque<std::function<void()>> plans_;

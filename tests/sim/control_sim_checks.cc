@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,21 +25,24 @@ void ControlSim::Send(std::string_view worker, const v1::CoordinatorMessage& mes
 
 // Of a worker that is lost nothing counts that it has reported, also when it is back.
 void ControlSim::ForgetLost() {
-  for (const v1::Node& node : reconciler_->Nodes()) {
-    if (node.state() != NodeStateName(NodeState::kLost)) continue;
-    for (Link& link : links_) {
-      if (link.worker->name() == node.name()) link.reported.clear();
-    }
+  const int64_t lost_after_ns = Cluster::Timing().beat.lost_after_ns;
+  for (Link& link : links_) {
+    if (clock_.MonotonicNanos() - link.heard_ns > lost_after_ns) link.reported.clear();
   }
 }
 
 // While a worker that is not lost reports ranks of a job, no other gang of it is placed.
 void ControlSim::CheckPlaced(const v1::Job& job) {
+  counts_.preempted += job.reason() == v1::REASON_PREEMPTED;
   const absl::StatusOr<v1::Job> before = store_.GetJob(job.id());
   if (job.state() != v1::STARTING || !before.ok() || before->epoch() == job.epoch()) return;
   const int ranks = job.placement().ranks_size();
   const int former = std::exchange(sizes_.try_emplace(job.id(), ranks).first->second, ranks);
   counts_.resized += former != ranks;
+  for (const v1::Placement::Rank& rank : job.placement().ranks()) {
+    if (drained_.contains(rank.worker()))
+      Fail(absl::StrCat("job ", job.id(), " is placed on ", rank.worker(), ", which is drained"));
+  }
   ForgetLost();
   for (const Link& link : links_) {
     for (const auto& [id, epoch] : link.reported) {
@@ -82,6 +86,11 @@ void ControlSim::CheckAll() {
   const std::vector<v1::Job> jobs = *store_.ListJobs();
   CheckStored(jobs);
   CheckDevices(jobs);
+  std::set<std::string> drained;
+  for (const v1::DrainedNode& node : reconciler_->Drains()) drained.insert(node.drain().node());
+  for (const std::string& worker : drained_) {
+    if (!drained.contains(worker)) Fail(absl::StrCat("the drain of ", worker, " is lost"));
+  }
 }
 
 // What a client was told is stored, and stays.

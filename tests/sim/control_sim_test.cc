@@ -31,6 +31,7 @@ void Add(const ControlSim::Counts& one, ControlSim::Counts* all) {
   all->restarts += one.restarts;
   all->succeeded += one.succeeded;
   all->resized += one.resized;
+  all->preempted += one.preempted;
   all->lost_messages += one.lost_messages;
   all->doubled_messages += one.doubled_messages;
   all->stale_messages += one.stale_messages;
@@ -54,11 +55,11 @@ TEST_F(ControlSimTest, NoJobIsLostOrRunsTwiceWhateverFails) {
                            << " TERRACE_SIM_STEPS=" << steps;
     Add(sim.counts(), &all);
   }
-  const std::string told =
-      absl::StrCat(all.submitted, " jobs, ", all.started, " ranks, ", all.restarts, " restarts, ",
-                   all.crashes, " crashes, ", all.power_losses, " of power, ", all.lost_messages,
-                   " messages lost, ", all.doubled_messages, " doubled, ", all.stale_messages,
-                   " stale, ", all.resized, " resized, ", all.succeeded, " succeeded");
+  const std::string told = absl::StrCat(
+      all.submitted, " jobs, ", all.started, " ranks, ", all.restarts, " restarts, ", all.crashes,
+      " crashes, ", all.power_losses, " of power, ", all.lost_messages, " messages lost, ",
+      all.doubled_messages, " doubled, ", all.stale_messages, " stale, ", all.resized, " resized, ",
+      all.preempted, " preempted, ", all.succeeded, " succeeded");
   RecordProperty("told", told);
   if (lives < 1000) return;
   // Something did happen.
@@ -66,6 +67,7 @@ TEST_F(ControlSimTest, NoJobIsLostOrRunsTwiceWhateverFails) {
   EXPECT_GT(all.started, static_cast<int64_t>(lives)) << told;
   EXPECT_GT(all.restarts, static_cast<int64_t>(lives) / 2) << told;
   EXPECT_GT(all.resized, static_cast<int64_t>(lives) / 50) << told;
+  EXPECT_GT(all.preempted, static_cast<int64_t>(lives) / 50) << told;
   EXPECT_GT(all.crashes, static_cast<int64_t>(lives)) << told;
   EXPECT_GT(all.succeeded, static_cast<int64_t>(lives)) << told;
   EXPECT_GT(all.stale_messages, static_cast<int64_t>(lives) / 2) << told;

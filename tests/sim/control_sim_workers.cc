@@ -39,6 +39,7 @@ void ControlSim::Deliver(Link& link) {
 void ControlSim::Deliver(Link& link, uint64_t session, const v1::WorkerMessage& message) {
   const absl::Status status = reconciler_->WorkerSaid(link.worker->name(), session, message);
   if (status.ok()) {
+    link.heard_ns = clock_.MonotonicNanos();
     link.reported.clear();
     for (const v1::RankReport& report : message.heartbeat().ranks())
       link.reported.emplace_back(report.job(), report.epoch());
@@ -74,7 +75,7 @@ void ControlSim::Disturb(Link& link) {
 }
 
 void ControlSim::HurtMachine(Link& link) {
-  switch (Below(4)) {
+  switch (Below(5)) {
     case 0:
       Tell(absl::StrCat(link.worker->name(), " begins anew"));
       link.worker->Reboot();
@@ -82,6 +83,8 @@ void ControlSim::HurtMachine(Link& link) {
     case 1:
       Tell(absl::StrCat("the stream of ", link.worker->name(), " breaks"));
       return Disconnect(link);
+    case 2:
+      return Drain(link.worker->name());
     default:
       Tell(absl::StrCat("a rank on ", link.worker->name(), " dies"));
       return link.worker->Kill(static_cast<size_t>(Below(3)));
@@ -93,6 +96,7 @@ void ControlSim::Connect(Link& link) {
   link.session = ++last_session_;
   const absl::Status status = reconciler_->WorkerRegistered(link.worker->node(), link.session);
   if (!status.ok()) return Fail(absl::StrCat("a worker is refused: ", status.message()));
+  link.heard_ns = clock_.MonotonicNanos();
   Tell(absl::StrCat(link.worker->name(), " registers"));
   link.up.push_back(link.worker->Heartbeat());
   reconciler_->Pass();

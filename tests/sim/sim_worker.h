@@ -20,6 +20,8 @@ namespace terrace {
 class SimWorker {
  public:
   using Key = std::tuple<std::string, int64_t, uint32_t>;  // job, epoch, rank
+  // As planned and as told, so that the end of a job is not near, though a turn takes no time.
+  static constexpr double kStepSeconds = 40;
   struct Rank {
     v1::RankReport report;
     int64_t steps = 0;  // that its job has
@@ -66,7 +68,7 @@ class SimWorker {
         case v1::RANK_RUNNING: {
           progress.set_step(std::min(rank.steps, progress.step() + 1));
           progress.set_steps(rank.steps);
-          progress.set_step_seconds(1);
+          progress.set_step_seconds(kStepSeconds);
           progress.set_updated_unix_ms(unix_ms);
           const bool ends = rank.stops || progress.step() == rank.steps;
           if (ends && std::get<2>(key) == 0) {
