@@ -126,6 +126,11 @@ void LiveDisplay::Show(const v1::JobEvent& event, int64_t now_ms) {
     case v1::JobEvent::kEval:
       eval_ = event.eval();
       has_eval_ = true;
+      if (job_.spec().train().has_preference()) {
+        return Note(absl::StrFormat("validation after step %d: loss %.4f over %d pairs (%s)",
+                                    eval_.step(), eval_.loss(), eval_.tokens(),
+                                    FormatDuration(eval_.seconds())));
+      }
       return Note(EventText(event, steps));
     case v1::JobEvent::kCheckpoint:
       checkpoint_ = event.checkpoint().path();

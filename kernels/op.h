@@ -109,13 +109,14 @@ enum class Op : uint8_t {
   // Fused LM head and cross-entropy; logits exist only in chunks of rows inside the workspace.
   //   hidden[T,h] R, weight[V,h] R, targets[T] i32 R (negative: not counted), stats[2] f32 W: {sum
   //   of losses in nats, number
-  //   of counted targets}.      LossAttrs
+  //   of counted targets}, losses[T] f32 W ?: of each row, 0 where it is not counted.
+  //   LossAttrs
   kLmHeadLoss,
   // The same, and the gradients of the *sum* of losses, times schedule[3] where there is a
   // schedule:
   // dhidden W (act), dweight (W|U; in 16 bits it is rounded after each chunk).
   //   hidden R, weight R, targets R, stats W, dhidden[T,h] W, dweight[V,h] W|U, schedule[4] f32 R
-  //   ?.
+  //   ?, weights[T] f32 R ?: each row's loss counts so many times in the gradients.
   //   LossAttrs
   kLmHeadLossGrad,
 
@@ -144,12 +145,13 @@ enum class Op : uint8_t {
   kCrossEntropyRows,
   // From the rows of all shards: stats[2] W|U = {sum of losses in nats, number of counted targets}.
   // The loss of a row is log Z - score + z_loss log^2 Z.
-  //   targets[n] i32 R, rows[shards,n,3] f32 R, stats[2] f32 W|U.       CrossEntropyAttrs
+  //   targets[n] i32 R, rows[shards,n,3] f32 R, stats[2] f32 W|U, losses[n] f32 W ?: as in
+  //   kLmHeadLoss.       CrossEntropyAttrs
   kCrossEntropyLoss,
   // dlogits = (1 + 2 z_loss log Z) softmax - d score of the sum of losses, times schedule[3] where
   // there is a schedule, in place; 0 in rows that are not counted and in padding.
   //   targets[n] i32 R, rows[shards,n,3] f32 R, logits[n,Vs] f32 U (rows may be strided),
-  //   schedule[4] f32 R ?.
+  //   schedule[4] f32 R ?, weights[n] f32 R ?: as in kLmHeadLossGrad.
   //   CrossEntropyAttrs
   kCrossEntropyGrad,
 
@@ -249,7 +251,15 @@ enum class Op : uint8_t {
   // y = c tanh(x / c), c being attrs.scale: Gemma Team 2024 (Gemma 2, arXiv 2408.00118, section 2).
   //   x R, y W. In place allowed.   ScaleAttrs
   kSoftcap,
-  kLastOp = kSoftcap,
+  // Direct preference optimisation, Rafailov et al. 2023 (arXiv 2305.18290, equation 7), of pairs
+  // of sequences, the preferred one first. With s the sum of reference - losses over a sequence and
+  // d = s of the first - s of the second, a pair's loss is -(1 - e) log sigmoid(beta d) - e log
+  // sigmoid(-beta d), e being the label smoothing. weights are its derivatives by `losses`.
+  //   losses[T] f32 R: of each token, 0 where it is not counted, reference[T] f32 R: the same under
+  //   the model that is kept, weights[T] f32 W, stats[2] f32 W|U: {sum of losses, pairs},
+  //   margins[2] f32 W|U: {sum of beta d, pairs with d > 0}.   PreferenceAttrs
+  kPreferenceLoss,
+  kLastOp = kPreferenceLoss,
 };
 
 constexpr bool IsUpdate(Op op) {
@@ -401,6 +411,14 @@ struct CrossEntropyAttrs {
   LossTerms terms = {};
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
+// T = batch * sequence, the batch being pairs.
+struct PreferenceAttrs {
+  int64_t sequence = 0;
+  float beta = 0.1f;
+  float label_smoothing = 0;  // below 0.5
+  bool accumulate = false;    // stats and margins are added to
+  bool operator==(const PreferenceAttrs&) const = default;
+};
 struct ScaleAttrs {
   float scale = 1;
   bool operator==(const ScaleAttrs&) const = default;
@@ -478,9 +496,9 @@ struct BlockAttrs {
 };
 
 using OpAttrs = std::variant<NoAttrs, EmbeddingAttrs, NormAttrs, MatmulAttrs, AccumulateAttrs,
-                             RopeAttrs, AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs,
-                             UpdateAttrs, AttentionBlockAttrs, CrossEntropyAttrs, ScaleAttrs,
-                             PermuteAttrs, BlockAttrs, ActivationAttrs, DropoutAttrs>;
+    RopeAttrs, AttentionAttrs, LossAttrs, FillAttrs, ClipAttrs, UpdateAttrs, AttentionBlockAttrs,
+    CrossEntropyAttrs, ScaleAttrs, PermuteAttrs, BlockAttrs, ActivationAttrs, DropoutAttrs,
+    PreferenceAttrs>;
 
 enum class Access : uint8_t { kNone, kRead, kWrite, kUpdate };
 

@@ -51,6 +51,7 @@ ElementCost CostOfElement(Op op) {
     case Op::kCrossEntropyRows: return {.operand = 0, .flops = 4};
     case Op::kCrossEntropyLoss: return {.operand = 1, .flops = 2};
     case Op::kCrossEntropyGrad: return {.operand = 2, .flops = 3};
+    case Op::kPreferenceLoss: return {.operand = 0, .flops = 2};
     case Op::kAddResidual: return {.operand = 0, .optional = 1, .optional_flops = 1};
     case Op::kAdd: return {.operand = 0, .flops = 1};
     case Op::kSquaredNorm: return {.operand = 0, .flops = 2};

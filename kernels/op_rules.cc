@@ -338,6 +338,19 @@ std::string CheckCrossEntropy(const OpRow& row, const CrossEntropyAttrs& attrs, 
                       "be 0 to " + Number(shards - 1) + ", one of the shards in 'rows'");
 }
 
+std::string CheckPreference(const OpRow& row, const PreferenceAttrs& attrs, Operands operands) {
+  if (attrs.sequence < 1 || attrs.sequence > kMaxSpanElements / 2 ||
+      operands[0].size[0] % (2 * attrs.sequence) != 0) {
+    return Complain(row, 0, operands[0],
+                    "have whole pairs of sequences of " + Number(attrs.sequence) + " tokens");
+  }
+  if (!(attrs.beta > 0 && std::isfinite(attrs.beta)))
+    return ComplainAttr(row, "beta", std::to_string(attrs.beta), "be above 0");
+  if (attrs.label_smoothing >= 0 && attrs.label_smoothing < 0.5f) return "";
+  return ComplainAttr(row, "label_smoothing", std::to_string(attrs.label_smoothing),
+                      "be at least 0 and below 0.5");
+}
+
 std::string CheckPermute(const OpRow& row, const PermuteAttrs& attrs, Operands operands) {
   uint32_t seen = 0;
   std::string sizes;
@@ -611,6 +624,8 @@ std::string CheckOwnRules(const OpRow& row, const OpAttrs& attrs, Operands opera
       if (loss.chunk_rows > 0) return RefuseFp8(row, loss.precision);
       return ComplainAttr(row, "chunk_rows", Number(loss.chunk_rows), "be at least 1");
     }
+    case Op::kPreferenceLoss:
+      return CheckPreference(row, std::get<PreferenceAttrs>(attrs), operands);
     case Op::kUpdate:
     case Op::kUpdateStochastic:
     case Op::kUpdateInt8:

@@ -144,11 +144,12 @@ void SetRules(const CompileInput& input, const v1::Layout& layout, v1::StepRules
   const v1::Grid grid = GridOf(layout);
   const double sharers =
       AxisSize(grid, v1::TENSOR) * AxisSize(grid, v1::CONTEXT) * AxisSize(grid, v1::PIPELINE);
-  rules->set_flops_per_step(TrainingFlopsPerToken(train.optimizer(), *input.model, sequence) *
+  rules->set_flops_per_step(StepFlopsPerToken(train, *input.model, sequence) *
                             static_cast<double>(rank_tokens) / sharers);
   rules->set_context_zigzag(AxisSize(grid, v1::CONTEXT) > 1 && layout.context_type() != "ulysses");
   if (MomentFormat(layout).block > 0)
     rules->set_moment_block(MomentBlock(layout, input.model->config));
+  rules->set_pairs(train.has_preference());
   if (train.early_stop().evaluations() > 0) *rules->mutable_early_stop() = train.early_stop();
   if (layout.precision() == "fp16") *rules->mutable_loss_scale() = LossScaleRulesOf(*input.spec);
 }
@@ -379,6 +380,11 @@ absl::StatusOr<std::vector<v1::Program>> Compile(const CompileInput& input) {
                          .documents = input.spec->data().samples() == "packed"},
              .shape = compiler::ShapeOf(layout)};
   ASSIGN_OR_RETURN(job.forward.precisions, compiler::PrecisionsOf(layout));
+  if (const v1::TrainSpec& train = input.spec->train(); train.has_preference()) {
+    job.forward.preference = kernels::PreferenceAttrs{
+        .beta = static_cast<float>(train.preference().beta()),
+        .label_smoothing = static_cast<float>(train.preference().label_smoothing())};
+  }
   if (shown < layout.micro_batches()) {
     for (const compiler::RollShape& roll : compiler::RollShapes(layout)) {
       Job rolled = job;

@@ -12,7 +12,7 @@ namespace terrace::compiler {
 namespace {
 
 // Names that tell chunks apart where a stage has several.
-std::string Text(const char* what, const ScheduleShape& shape, int chunk) {
+std::string Text(std::string what, const ScheduleShape& shape, int chunk) {
   return shape.chunks == 1 ? what : absl::StrCat(what, " of chunk ", chunk);
 }
 
@@ -91,12 +91,25 @@ int StagePasses::DoneBy() const {
 }
 
 // The residual stream from the chunk before: of this stage, or received.
-Slice StagePasses::Enter(int micro_batch, int model_chunk, Forward* forward) {
+Slice StagePasses::Enter(int micro_batch, int model_chunk, Forward* forward, bool reference) {
   const StageChunk before = StageChunkOf(context_.shape, model_chunk - 1);
-  if (before.stage == context_.stage) return FlightOf(micro_batch, before.chunk).output;
-  const Slice x = forward->NewResidual(absl::StrCat("x.chunk", model_chunk));
-  builder_.Receive(context_.parallel.groups.forward, before.stage, x, "receive x");
+  if (before.stage == context_.stage) {
+    const Flight& flight = FlightOf(micro_batch, before.chunk);
+    return reference ? flight.reference : flight.output;
+  }
+  const char* const name = reference ? "reference" : "x";
+  const Slice x = forward->NewResidual(absl::StrCat(name, ".chunk", model_chunk));
+  builder_.Receive(context_.parallel.groups.forward, before.stage, x,
+                   absl::StrCat("receive ", name));
   return x;
+}
+
+void StagePasses::Leave(int chunk, Slice x, const char* name) {
+  const int model_chunk = ModelChunk(context_.shape, context_.stage, chunk);
+  const StageChunk after = StageChunkOf(context_.shape, model_chunk + 1);
+  if (after.stage == context_.stage) return;
+  builder_.Send(context_.parallel.groups.forward, after.stage, DoneBy(), x,
+                Text(absl::StrCat("send ", name), context_.shape, chunk));
 }
 
 Slice StagePasses::GradientFrom(int micro_batch, int model_chunk, Slice output) {
@@ -112,6 +125,7 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
   const int model_chunk = ModelChunk(context_.shape, context_.stage, chunk);
   const ChunkRange& layers = context_.chunks[model_chunk];
   const bool keep = gradients != nullptr && model_chunk >= context_.first_trained;
+  const bool pairs = forward_options_.preference.has_value();
   BeginPass(v1::FORWARD, chunk);
   builder_.micro_batch = micro_batch;
   if (!forward_) {
@@ -122,31 +136,41 @@ void StagePasses::RunForward(int micro_batch, int chunk, const BatchSlices& batc
   forward.SetPlaces(batch.places);
   forward.SetStarts(batch.starts);
   Flight& flight = FlightOf(micro_batch, chunk);
-  Slice x;
+  Slice x, reference;
   if (layers.first) {
     Record(Recompute::kNone, keep, &flight, [&] { x = forward.Embedding(batch.tokens); });
+    if (pairs) reference = forward.ReferenceEmbedding(batch.tokens, x);
   } else {
-    x = flight.input = Enter(micro_batch, model_chunk, &forward);
+    x = flight.input = Enter(micro_batch, model_chunk, &forward, /*reference=*/false);
+    if (pairs) reference = Enter(micro_batch, model_chunk, &forward, /*reference=*/true);
   }
   for (const SegmentPlan& segment :
        PlanSegments(context_.layout, layers, context_.first_trained_layer)) {
     Record(segment.recompute, keep, &flight, [&] {
-      for (int layer = segment.begin; layer < segment.end; ++layer) x = forward.Layer(layer, x);
+      for (int layer = segment.begin; layer < segment.end; ++layer) {
+        x = forward.Layer(layer, x);
+        if (pairs) reference = forward.ReferenceLayer(layer, reference);
+      }
     });
   }
   if (layers.last) {
     Record(Recompute::kNone, keep, &flight, [&] { x = forward.Hidden(x); });
+    BatchSlices weighted = batch;
+    if (pairs) {
+      reference = forward.ReferenceHidden(reference);
+      weighted.weights = forward.PairLoss(x, reference, batch);
+    }
     if (keep) {
-      flight.doutput = forward.LossAndGradient(x, batch, gradients);
-    } else {
+      flight.doutput = forward.LossAndGradient(x, weighted, gradients);
+    } else if (!pairs) {
       forward.Loss(x, batch.targets, batch.stats);
     }
-  } else if (const StageChunk after = StageChunkOf(context_.shape, model_chunk + 1);
-             after.stage != context_.stage) {
-    builder_.Send(context_.parallel.groups.forward, after.stage, DoneBy(), x,
-                  Text("send x", context_.shape, chunk));
+  } else {
+    Leave(chunk, x, "x");
+    if (pairs) Leave(chunk, reference, "reference");
   }
   flight.output = x;
+  flight.reference = reference;
   builder_.micro_batch = kNone;
 }
 

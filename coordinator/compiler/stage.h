@@ -80,6 +80,7 @@ class StagePasses {
   struct Flight {
     std::vector<Segment> segments;
     Slice input, output;  // of the residual stream; output is the hidden state on the last chunk
+    Slice reference;      // of pairs: the output of the reference
     Slice doutput;        // known from the loss
     Slice dinput;
     std::vector<Node> put_off;
@@ -92,7 +93,9 @@ class StagePasses {
   // Runs `append` as one segment of the flight.
   template <typename F>
   void Record(Recompute recompute, bool keep, Flight* flight, F append);
-  Slice Enter(int micro_batch, int model_chunk, Forward* forward);
+  Slice Enter(int micro_batch, int model_chunk, Forward* forward, bool reference);
+  // Sends the output to the next chunk where that is on another stage.
+  void Leave(int chunk, Slice x, const char* name);
   // That of the output of a chunk.
   Slice GradientFrom(int micro_batch, int model_chunk, Slice output);
 

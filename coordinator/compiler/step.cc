@@ -78,6 +78,19 @@ void FinishCopies(Builder* builder) {
   AssignStaging(builder->sequence(), &builder->graph());
 }
 
+// The totals of a step, or of an evaluation.
+struct Totals {
+  Slice all;      // what is summed over ranks
+  Slice losses;   // {sum of losses, tokens, or of pairs: pairs}
+  Slice margins;  // of pairs: {sum of margins, pairs that are the right way round}
+};
+
+Totals NewTotals(const char* name, bool pairs, Builder* builder) {
+  const Slice all = builder->NewValue(name, v1::ACTIVATION, DType::kF32, {pairs ? 4 : 2});
+  if (!pairs) return {.all = all, .losses = all};
+  return {.all = all, .losses = Range(all, 0, 2), .margins = Range(all, 2, 2)};
+}
+
 // Stages without the loss add nothing to its total.
 void ZeroWhereNoLoss(const StageContext& context, Slice total, Builder* builder) {
   if (context.HasLast()) return;
@@ -105,10 +118,10 @@ class Train {
     LoadBatches(kLoadAhead);
     LoadSchedule();
     GatherWeights(context_, &builder_);
-    if (context_.HasLast()) {
-      stats_ = builder_.NewValue("stats", v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
-    }
-    total_ = builder_.NewValue("total", v1::ACTIVATION, DType::kF32, {2});
+    if (context_.HasLast()) stats_ = NewStatistics("stats");
+    if (context_.HasLast() && Pairs()) margins_ = NewStatistics("margins");
+    totals_ = NewTotals("total", Pairs(), &builder_);
+    total_ = totals_.losses;
     for (const Pass& pass : options_.schedule) {
       if (MayAskForTotals(pass)) SumStatsOnce();
       RETURN_IF_ERROR(RunPass(pass));
@@ -125,6 +138,13 @@ class Train {
   }
 
  private:
+  bool Pairs() const { return options_.forward.preference.has_value(); }
+
+  // Two numbers of each micro-batch.
+  Slice NewStatistics(const char* name) {
+    return builder_.NewValue(name, v1::ACTIVATION, DType::kF32, {options_.micro_batches, 2});
+  }
+
   // Those since the last time.
   absl::Status CountNodes() {
     if (options_.nodes_left == nullptr) return absl::OkStatus();
@@ -182,6 +202,7 @@ class Train {
     BatchSlices batch = batches_[pass.micro_batch];
     const bool has_loss = context_.ChunkOf(pass.chunk).last;
     if (has_loss) batch.stats = Range(stats_, 2 * pass.micro_batch, 2);
+    if (has_loss && Pairs()) batch.margins = Range(margins_, 2 * pass.micro_batch, 2);
     if (has_loss && options_.scales_loss) batch.schedule = schedule_;
     passes_.RunForward(pass.micro_batch, pass.chunk, batch,
                        &gradients_.Of(pass.micro_batch, pass.chunk));
@@ -198,12 +219,17 @@ class Train {
 
   void SumStatsOnce() {
     if (std::exchange(summed_, true)) return;
-    ZeroWhereNoLoss(context_, total_, &builder_);
+    ZeroWhereNoLoss(context_, totals_.all, &builder_);
     if (context_.HasLast()) {
       builder_.Compute(Op::kSumStats, kernels::NoAttrs{}, {stats_, total_},
-                       "sum of losses and tokens");
+                       Pairs() ? "sum of losses and pairs" : "sum of losses and tokens");
     }
-    builder_.AllReduce(context_.parallel.groups.totals, total_, "all-reduce losses and tokens");
+    if (context_.HasLast() && Pairs()) {
+      builder_.Compute(Op::kSumStats, kernels::NoAttrs{}, {margins_, totals_.margins},
+                       "sum of margins");
+    }
+    builder_.AllReduce(context_.parallel.groups.totals, totals_.all,
+                       "all-reduce losses and tokens");
   }
 
   // Of all gradients of the model: one number when ranks hold different ones.
@@ -263,6 +289,7 @@ class Train {
       }
     }
     builder_.Output(v1::STEP_STATS, scale, "step statistics");
+    if (Pairs()) builder_.Output(v1::PREFERENCE, totals_.margins, "margins");
   }
 
   // The outermost value of a parameter's gradient, without ZeRO.
@@ -440,6 +467,8 @@ class Train {
   bool summed_ = false;                        // the totals
   std::map<int, std::vector<int>> by_bucket_;  // parameters, without ZeRO
   Slice schedule_, step_, stats_, total_;      // step_: where weights are rounded by it
+  Slice margins_;                              // of pairs
+  Totals totals_;
 };
 
 }  // namespace
@@ -452,17 +481,21 @@ void AppendEval(const StageContext& context, const ForwardOptions& options, Grap
   Builder builder(graph, AddSequence("eval", graph));
   builder.micro_batch = 0;
   BatchSlices batch = LoadBatch(context, options, /*drops=*/false, &builder);
-  batch.stats = builder.NewValue("stats", v1::ACTIVATION, DType::kF32, {2});
+  const bool pairs = options.preference.has_value();
+  const Totals totals = NewTotals("stats", pairs, &builder);
+  batch.stats = totals.losses;
+  batch.margins = totals.margins;
   StagePasses passes(context, options, &builder);
   // A chunk's number grows with its place in the model, except in V shape, where the last comes
   // after the first on every stage as well.
   for (int chunk = 0; chunk < context.shape.chunks; ++chunk) {
     passes.RunForward(0, chunk, batch, nullptr);
   }
-  ZeroWhereNoLoss(context, batch.stats, &builder);
-  builder.AllReduce(context.parallel.groups.totals, batch.stats, "all-reduce loss and tokens");
+  ZeroWhereNoLoss(context, totals.all, &builder);
+  builder.AllReduce(context.parallel.groups.totals, totals.all, "all-reduce loss and tokens");
   MoveFetchesAhead(*graph, &builder.nodes());
   builder.Output(v1::LOSS_TOTAL, batch.stats, "loss and tokens");
+  if (pairs) builder.Output(v1::PREFERENCE, batch.margins, "margins");
   FinishCopies(&builder);
 }
 

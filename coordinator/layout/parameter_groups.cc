@@ -207,6 +207,13 @@ double TrainingFlopsPerToken(const v1::OptimizerSpec& optimizer, const Model& mo
   return flops;
 }
 
+double StepFlopsPerToken(const v1::TrainSpec& train, const Model& model, int64_t sequence_length) {
+  constexpr double kForward = 1.0 / 3;  // of a step that trains everything
+  const double reference =
+      train.has_preference() ? kForward * FlopsPerToken(model, sequence_length) : 0;
+  return TrainingFlopsPerToken(train.optimizer(), model, sequence_length) + reference;
+}
+
 std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec& optimizer,
                                                         const Model& model) {
   const kernels::OptimizerRow* job = kernels::FindOptimizer(OptimizerName(optimizer));

@@ -58,6 +58,9 @@ int64_t FirstTrainedLayer(const v1::OptimizerSpec& optimizer, const Model& model
 double TrainingFlopsPerToken(const v1::OptimizerSpec& optimizer, const Model& model,
                              int64_t sequence_length);
 
+// The same, and with train.preference the forward pass of the reference.
+double StepFlopsPerToken(const v1::TrainSpec& train, const Model& model, int64_t sequence_length);
+
 // Each group with the tensors that it counts for, and those of no group; empty when all tensors
 // are updated alike.
 std::vector<v1::ParameterGroupLine> ParameterGroupLines(const v1::OptimizerSpec& optimizer,

@@ -12,6 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "base/strings.h"
 #include "coordinator/layout/dealing.h"
+#include "coordinator/layout/parameter_groups.h"
+#include "coordinator/model/lora.h"
 
 namespace terrace {
 namespace {
@@ -36,7 +38,9 @@ class Checker {
  public:
   Checker(const v1::Layout& layout, const Model& model, const v1::JobSpec& spec)
       : layout_(layout),
+        model_(model),
         config_(model.config),
+        train_(spec.train()),
         data_(spec.data()),
         sequence_(data_.sequence_length()) {}
 
@@ -47,6 +51,7 @@ class Checker {
     Append(ScheduleProblems(layout_, config_.layers));
     CheckRecompute();
     CheckSharding();
+    if (train_.has_preference()) CheckPairs();
     CheckName("allocator", layout_.allocator(), {"planned", "caching", "expandable"});
     Append(OffloadProblems(layout_));
     if (problems_.empty()) return absl::OkStatus();
@@ -79,9 +84,12 @@ class Checker {
   void CheckSharding();
   void CheckWholeMatrices();
   void CheckReduceBlock();
+  void CheckPairs();
 
   const v1::Layout& layout_;
+  const Model& model_;
   const ModelConfig& config_;
+  const v1::TrainSpec& train_;
   const v1::DataSpec& data_;
   int64_t sequence_;  // tokens of the samples that are being looked at ...
   std::string_view length_key_ = "data.sequence_length";  // ... and who says so
@@ -272,6 +280,29 @@ void Checker::CheckWholeMatrices() {
     if (tier == v1::DEVICE) continue;
     Problem(key, std::string(TierName(tier)), absl::StrCat("be device", why, " on the device"),
             "layout.offload.activation");
+  }
+}
+
+// The loss of a pair is of all its tokens, and its reference is what is left without adapters.
+void Checker::CheckPairs() {
+  if (layout_.context_parallel() > 1) {
+    Problem("cp", layout_.context_parallel(),
+            "be 1 with train.preference, which compares whole answers",
+            "layout.tp, pp or zero in its place");
+  }
+  if (layout_.micro_batch() % 2 != 0) {
+    Problem("micro_batch", layout_.micro_batch(), "be even with train.preference: two are a pair",
+            absl::StrCat(layout_.micro_batch() + 1));
+  }
+  for (const Tensor& tensor : model_.tensors) {
+    if (IsAdapter(tensor.role) || UpdateOf(train_.optimizer(), config_, tensor).frozen) continue;
+    problems_.push_back(absl::StrCat(
+        "train.preference: '", tensor.name,
+        "' is trained, must be frozen: the reference is the model without its adapters, as it "
+        "stays; try ",
+        config_.lora.rank > 0 ? "leaving frozen: false out of train.optimizer.groups"
+                              : "model.lora: {rank: 16}"));
+    break;
   }
 }
 

@@ -13,6 +13,9 @@ namespace {
 
 constexpr uint64_t kDevicesPerNodeMax = 64;  // of the spec's key
 
+// That a micro-batch does not part.
+int64_t SequencesOfASample(const v1::TrainSpec& train) { return train.has_preference() ? 2 : 1; }
+
 // "dp 2 x tp 4".
 std::string InWords(const v1::LayoutSpec& pinned) {
   const std::pair<const char*, uint32_t> degrees[] = {
@@ -123,21 +126,25 @@ absl::StatusOr<std::vector<Degrees>> DegreesFor(const v1::LayoutSpec& pinned, co
       absl::StrCat("another layout.dp, or ", ResourcesFor(PinnedRanks(pinned), budget)));
 }
 
-absl::StatusOr<int64_t> RankBatch(int64_t global_batch, int64_t dp) {
-  if (global_batch % dp == 0 && global_batch >= dp) return global_batch / dp;
-  const int64_t below = global_batch / dp * dp;
+absl::StatusOr<int64_t> RankBatch(const v1::TrainSpec& train, int64_t dp) {
+  const int64_t global_batch = train.global_batch(), least = dp * SequencesOfASample(train);
+  if (global_batch % least == 0 && global_batch >= least) return global_batch / dp;
+  const int64_t below = global_batch / least * least;
   const std::string nearest =
-      below > 0 ? absl::StrCat(below, " or ", below + dp) : absl::StrCat(dp);
-  return absl::InvalidArgumentError(absl::StrCat("train.global_batch: got ", global_batch,
-                                                 ", must be a multiple of the ", dp,
-                                                 " data-parallel ranks; try ", nearest));
+      below > 0 ? absl::StrCat(below, " or ", below + least) : absl::StrCat(least);
+  return absl::InvalidArgumentError(
+      absl::StrCat("train.global_batch: got ", global_batch, ", must be a multiple of ",
+                   least == dp ? "the " : "the two sequences of a pair on each of the ", dp,
+                   " data-parallel ranks; try ", nearest));
 }
 
 absl::StatusOr<std::vector<int64_t>> MicroBatches(const v1::LayoutSpec& pinned,
-                                                  int64_t rank_batch) {
-  const std::vector<int64_t> divisors = Divisors(rank_batch);
+                                                  const v1::TrainSpec& train, int64_t rank_batch) {
+  std::vector<int64_t> divisors = Divisors(rank_batch);
+  std::erase_if(divisors, [&](int64_t d) { return d % SequencesOfASample(train) != 0; });
   if (pinned.micro_batch() == 0) return divisors;
-  if (rank_batch % pinned.micro_batch() == 0) return std::vector<int64_t>{pinned.micro_batch()};
+  if (std::find(divisors.begin(), divisors.end(), pinned.micro_batch()) != divisors.end())
+    return std::vector<int64_t>{pinned.micro_batch()};
   return absl::InvalidArgumentError(absl::StrCat(
       "layout.micro_batch: got ", pinned.micro_batch(), ", must divide the ", rank_batch,
       " sequences a rank trains on in a step; try one of ", absl::StrJoin(divisors, ", ")));

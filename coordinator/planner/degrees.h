@@ -31,10 +31,11 @@ std::vector<int64_t> Divisors(int64_t number);
 absl::StatusOr<std::vector<Degrees>> DegreesFor(const v1::LayoutSpec& pinned, const Budget& budget,
                                                 Search search);
 
-// Sequences that one rank trains on in a step.
-absl::StatusOr<int64_t> RankBatch(int64_t global_batch, int64_t dp);
+// Sequences that one rank trains on in a step; with train.preference whole pairs.
+absl::StatusOr<int64_t> RankBatch(const v1::TrainSpec& train, int64_t dp);
 
 // Those that divide a rank's batch.
-absl::StatusOr<std::vector<int64_t>> MicroBatches(const v1::LayoutSpec& pinned, int64_t rank_batch);
+absl::StatusOr<std::vector<int64_t>> MicroBatches(const v1::LayoutSpec& pinned,
+                                                  const v1::TrainSpec& train, int64_t rank_batch);
 
 }  // namespace terrace

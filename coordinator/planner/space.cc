@@ -89,9 +89,9 @@ class Walk {
         parameter_format_(ParameterFormat(spec, model)) {}
 
   void Add(const Degrees& degrees) {
-    const absl::StatusOr<int64_t> batch = RankBatch(spec_.train().global_batch(), degrees.dp);
+    const absl::StatusOr<int64_t> batch = RankBatch(spec_.train(), degrees.dp);
     if (!batch.ok()) return Refuse(batch.status());
-    const auto micro_batches = MicroBatches(pinned_, *batch);
+    const auto micro_batches = MicroBatches(pinned_, spec_.train(), *batch);
     if (!micro_batches.ok()) return Refuse(micro_batches.status());
     v1::Layout layout = Pinned(spec_, model_.config.layers, budget_);
     layout.set_parameter_format(parameter_format_);

@@ -32,7 +32,8 @@ void AddMicroBatches(const v1::JobSpec& spec, v1::Layout* layout,
   std::reverse(divisors.begin(), divisors.end());
   const uint32_t sequences = layout->micro_batch() * layout->micro_batches();
   for (const int64_t micro_batch : divisors) {
-    if (micro_batch >= layout->micro_batch()) continue;
+    const bool parts_pairs = spec.train().has_preference() && micro_batch % 2 != 0;
+    if (micro_batch >= layout->micro_batch() || parts_pairs) continue;
     layout->set_micro_batch(static_cast<uint32_t>(micro_batch));
     layout->set_micro_batches(sequences / layout->micro_batch());
     fallbacks->push_back({"micro_batch", *layout});

@@ -49,7 +49,7 @@ v1::ModelSummary ReportModel(const v1::JobSpec& spec, const Model& model) {
   summary.set_vocabulary(config.vocabulary);
   summary.set_sequence_length(spec.data().sequence_length());
   summary.set_flops_per_token(
-      TrainingFlopsPerToken(spec.train().optimizer(), model, spec.data().sequence_length()));
+      StepFlopsPerToken(spec.train(), model, spec.data().sequence_length()));
   return summary;
 }
 

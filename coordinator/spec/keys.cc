@@ -10,9 +10,8 @@ bool MeansChosen(const SpecKey& key) { return key.fallback == "-1" && key.low > 
 const std::vector<SpecKey>& SpecKeys() {
   static const std::vector<SpecKey> table = [] {
     std::vector<SpecKey> keys;
-    for (const auto& section :
-         {DataKeys(), TrainingKeys(), OptimizerKeys(), FormatKeys(), LayoutKeys(), ResourceKeys(),
-          JobKeys()}) {
+    for (const auto& section : {DataKeys(), TrainingKeys(), OptimizerKeys(), FormatKeys(),
+                                LayoutKeys(), ResourceKeys(), JobKeys()}) {
       keys.insert(keys.end(), section.begin(), section.end());
     }
     return keys;
@@ -24,6 +23,7 @@ const std::vector<ShortForm>& ShortForms() {
   static const std::vector<ShortForm> forms = {
       {"layout.offload",
        {"layout.offload.parameter", "layout.offload.gradient", "layout.offload.optimizer"}},
+      {"train.preference", {"train.preference.loss"}},
       {"resources.nvme", {"resources.nvme.paths"}},
   };
   return forms;

@@ -15,6 +15,7 @@
 #include "coordinator/spec/validate_course.h"
 #include "coordinator/spec/validate_model.h"
 #include "coordinator/spec/validate_optimizer.h"
+#include "coordinator/spec/validate_preference.h"
 
 namespace terrace {
 namespace {
@@ -308,6 +309,7 @@ void ValidateSpec(SpecReader& reader, v1::JobSpec* spec) {
   ValidateModel(reader, spec);
   ValidateCourse(reader, spec);
   ValidateOptimizer(reader, spec);
+  ValidatePreference(reader, spec);
   ValidateLayout(reader, *spec);
   ValidateFrozen(reader, *spec);
   ValidateLossScale(reader, *spec);

@@ -168,10 +168,13 @@ Status CrossEntropyLoss(const OpAttrs& attrs, std::span<const TensorView> operan
   const TensorView& targets = operands[0];
   double loss = 0;
   int64_t counted = 0;
+  float* const losses = operands[3].absent() ? nullptr : operands[3].as<float>();
   for (int64_t row = 0; row < targets.rows(); ++row) {
-    if (targets.as<const int32_t>()[row] < 0) continue;
-    loss += WholeRow(operands[1], row).Loss(attributes.terms);
-    ++counted;
+    const bool counts = targets.as<const int32_t>()[row] >= 0;
+    const double of_row = counts ? WholeRow(operands[1], row).Loss(attributes.terms) : 0;
+    if (losses != nullptr) losses[row] = static_cast<float>(of_row);
+    loss += of_row;
+    counted += counts;
   }
   float* stats = operands[2].as<float>();
   stats[0] = static_cast<float>(loss + (attributes.accumulate ? stats[0] : 0.0f));
@@ -185,8 +188,9 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
   const TensorView& logits = operands[2];
   const Shard shard(attributes);
   const ScoreWeights weights(attributes);
-  const float factor = operands[3].absent() ? 1.0f : operands[3].as<const float>()[3];
   const float softcap = attributes.terms.softcap;
+  const float scheduled = operands[3].absent() ? 1.0f : operands[3].as<const float>()[3];
+  const float* const of_rows = operands[4].absent() ? nullptr : operands[4].as<const float>();
   const auto softmax_of_row = HWY_DYNAMIC_DISPATCH(SoftmaxOfRow);
   ParallelFor(logits.rows(), logits.size[1], context.threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -196,6 +200,7 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
       std::fill(z + kept, z + attributes.shard_rows, 0.0f);
       if (kept == 0) continue;
       const WholeRow whole(operands[1], row);
+      const float factor = of_rows == nullptr ? scheduled : scheduled * of_rows[row];
       const double of_z = 1.0 + 2.0 * attributes.terms.z_loss * whole.LogZ();
       const int64_t column = shard.Column(target);
       const float slope = column < 0 ? 0.0f : CappedLogit(z[column], softcap).slope;

@@ -117,8 +117,10 @@ class LmHead {
       const int64_t rows = std::min(chunk_, rows_ - first);
       if (Status status = Logits(first, rows); !status.ok()) return status;
       Losses(first, rows, grad);
+      float* const of_rows = grad || operands_[4].absent() ? nullptr : operands_[4].as<float>();
       for (int64_t i = 0; i < rows; ++i) {
         loss += losses_[i];
+        if (of_rows != nullptr) of_rows[first + i] = static_cast<float>(losses_[i]);
         counted += Target(first + i) >= 0;
       }
       if (!grad) continue;
@@ -153,16 +155,17 @@ class LmHead {
                    products_);
   }
 
-  // What the gradient is multiplied by.
-  float Factor(bool grad) const {
-    return grad && !operands_[6].absent() ? operands_[6].as<const float>()[3] : 1.0f;
+  // What the gradient of a row is multiplied by.
+  float Factor(bool grad, int64_t row) const {
+    if (!grad) return 1.0f;
+    const float factor = operands_[6].absent() ? 1.0f : operands_[6].as<const float>()[3];
+    return operands_[7].absent() ? factor : factor * operands_[7].as<const float>()[row];
   }
 
   // Leaves the gradient of the sum of losses where the logits were, if asked for.
   void Losses(int64_t first, int64_t rows, bool grad) const {
     const auto loss_of_row = HWY_DYNAMIC_DISPATCH(LossOfTypedRow);
     const int64_t row_bytes = vocab_ * SizeOf(scratch_.logits_type);
-    const float factor = Factor(grad);
 #pragma omp parallel for num_threads(threads_) schedule(static)
     for (int64_t i = 0; i < rows; ++i) {
       std::byte* row = static_cast<std::byte*>(logits_.data) + i * row_bytes;
@@ -173,8 +176,8 @@ class LmHead {
         continue;
       }
       float* exps = reinterpret_cast<float*>(exps_ + omp_get_thread_num() * scratch_.row_bytes);
-      losses_[i] =
-          loss_of_row(row, scratch_.logits_type, vocab_, target, attrs_.terms, grad, factor, exps);
+      losses_[i] = loss_of_row(row, scratch_.logits_type, vocab_, target, attrs_.terms, grad,
+                               Factor(grad, first + i), exps);
     }
   }
 

@@ -6,6 +6,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/preference_loss.h"
 
 namespace terrace::kernels::cpu {
 namespace {
@@ -60,6 +61,7 @@ constexpr Entry kKernels[] = {
     {Op::kAttentionCached, AttentionCached},
     {Op::kUpdateFactored, UpdateFactored},
     {Op::kSoftcap, Softcap},
+    {Op::kPreferenceLoss, PreferenceLoss},
 };
 
 constexpr bool EntriesFollowTheEnum() {

@@ -95,14 +95,18 @@ struct WholeRow {
 
 // One block: the rows are few beside the logits that they came from.
 __global__ void __launch_bounds__(kLossThreads)
-    LossKernel(CrossEntropyArguments a, bool accumulate, float* stats) {
+    LossKernel(CrossEntropyArguments a, bool accumulate, float* stats, float* losses) {
   double loss = 0, counted = 0;
   for (int64_t row = threadIdx.x; row < a.count; row += blockDim.x) {
-    if (a.targets[row] < 0) continue;
-    const WholeRow whole(a, row);
-    const double log_z = whole.LogZ();
-    loss += log_z - whole.score + a.terms.z_loss * log_z * log_z;
-    counted += 1;
+    double of_row = 0;
+    if (a.targets[row] >= 0) {
+      const WholeRow whole(a, row);
+      const double log_z = whole.LogZ();
+      of_row = log_z - whole.score + a.terms.z_loss * log_z * log_z;
+      counted += 1;
+    }
+    if (losses != nullptr) losses[row] = static_cast<float>(of_row);
+    loss += of_row;
   }
   loss = BlockSum(loss);
   counted = BlockSum(counted);
@@ -111,9 +115,10 @@ __global__ void __launch_bounds__(kLossThreads)
   stats[1] = static_cast<float>(counted + (accumulate ? stats[1] : 0.0f));
 }
 
-__global__ void GradKernel(CrossEntropyArguments a, const float* schedule) {
-  const float factor = schedule == nullptr ? 1.0f : schedule[3];
+__global__ void GradKernel(CrossEntropyArguments a, const float* schedule, const float* weights) {
+  const float scheduled = schedule == nullptr ? 1.0f : schedule[3];
   for (int64_t row = blockIdx.x; row < a.count; row += gridDim.x) {
+    const float factor = weights == nullptr ? scheduled : scheduled * weights[row];
     float* z = a.logits + row * a.row_stride;
     const int32_t target = a.targets[row];
     const int64_t kept = target < 0 ? 0 : a.shard.count;
@@ -169,7 +174,8 @@ Status CrossEntropyLoss(const OpAttrs& attrs, std::span<const TensorView> operan
                                            .terms = entropy.terms,
                                            .faults = context.faults};
   return Launch("cross_entropy_loss", LossKernel, LaunchShape{.threads = kLossThreads}, context,
-                arguments, entropy.accumulate, operands[2].as<float>());
+                arguments, entropy.accumulate, operands[2].as<float>(),
+                operands[3].absent() ? nullptr : operands[3].as<float>());
 }
 
 Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operands,
@@ -191,7 +197,8 @@ Status CrossEntropyGrad(const OpAttrs& attrs, std::span<const TensorView> operan
                                            .faults = context.faults};
   const float* schedule = operands[3].absent() ? nullptr : operands[3].as<const float>();
   return Launch("cross_entropy_grad", GradKernel, RowShape(arguments.count, arguments.columns),
-                context, arguments, schedule);
+                context, arguments, schedule,
+                operands[4].absent() ? nullptr : operands[4].as<const float>());
 }
 
 }  // namespace terrace::kernels::cuda

@@ -20,6 +20,7 @@ struct LossArguments {
   Operand logits;
   const int32_t* targets;  // of this chunk
   const float* schedule;   // or null: the gradient is multiplied by 1
+  const float* weights;    // of this chunk, or null: each row's is 1
   double* losses;          // of this chunk
   int64_t rows, vocab, first_row;
   LossTerms terms;
@@ -94,7 +95,8 @@ __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a
     }
     if (!a.grad) continue;
     __syncthreads();  // the target's logit has been read
-    const float factor = a.schedule == nullptr ? 1.0f : a.schedule[3];
+    const float scheduled = a.schedule == nullptr ? 1.0f : a.schedule[3];
+    const float factor = a.weights == nullptr ? scheduled : scheduled * a.weights[row];
     const float scale = factor / sum * static_cast<float>(1 + 2 * a.terms.z_loss * log_z);
     for (int64_t c = FirstPack(); c < a.vocab; c += PackStep()) {
       LoadLogits(a, part, c, z);
@@ -110,10 +112,12 @@ __global__ void __launch_bounds__(kElementThreads) RowLossKernel(LossArguments a
 }
 
 __global__ void __launch_bounds__(kStatsThreads)
-    StatsKernel(const double* losses, const int32_t* targets, int64_t rows, float* stats) {
+    StatsKernel(const double* losses, const int32_t* targets, int64_t rows, float* stats,
+                float* of_rows) {
   double loss = 0, counted = 0;
   for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
     loss += losses[row];
+    if (of_rows != nullptr) of_rows[row] = static_cast<float>(losses[row]);
     counted += targets[row] >= 0 ? 1 : 0;
   }
   loss = BlockSum(loss);
@@ -164,7 +168,8 @@ class LmHead {
     }
     if (!status.ok()) return status;
     return Launch("lm_head_loss", StatsKernel, LaunchShape{.threads = kStatsThreads}, context_,
-                  static_cast<const double*>(losses_), Targets(), rows_, operands_[3].as<float>());
+                  static_cast<const double*>(losses_), Targets(), rows_, operands_[3].as<float>(),
+                  grad() || operands_[4].absent() ? nullptr : operands_[4].as<float>());
   }
 
  private:
@@ -205,6 +210,8 @@ class LmHead {
                    logits_.dtype == DType::kF16},
         .targets = Targets() + first,
         .schedule = grad() && !operands_[6].absent() ? operands_[6].as<const float>() : nullptr,
+        .weights =
+            grad() && !operands_[7].absent() ? operands_[7].as<const float>() + first : nullptr,
         .losses = losses_ + first,
         .rows = rows,
         .vocab = vocab_,

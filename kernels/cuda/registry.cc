@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/preference_loss.h"
 
 namespace terrace::kernels::cuda {
 
@@ -97,6 +98,8 @@ Kernel Find(Op op) {
       return UpdateFactored;
     case Op::kSoftcap:
       return Softcap;
+    case Op::kPreferenceLoss:
+      return PreferenceLoss;
   }
   return nullptr;
 }

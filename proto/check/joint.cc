@@ -181,6 +181,27 @@ absl::Status CheckLoads(absl::Span<const v1::Program> stages,
   return absl::OkStatus();
 }
 
+// What a stage takes for the output of the reference of pairs is that of another one.
+absl::Status CheckReferences(absl::Span<const v1::Program> stages,
+                             const std::vector<StageFacts>& facts) {
+  for (size_t s = 0; s < stages.size(); ++s) {
+    for (const auto& [sequence, received] : facts[s].received) {
+      for (const auto& [key, taken] : received) {
+        const auto& [group, from, to, micro_batch] = key;
+        const PairTransfers& sent = facts[from].sent.at(sequence);
+        const auto given = sent.find(key);
+        for (size_t i = 0; given != sent.end() && i < taken.size(); ++i) {
+          if (taken[i] || (i < given->second.size() && !given->second[i])) continue;
+          return Refuse("stage ", to, ", '", sequence, "', micro-batch ", micro_batch,
+                        ": takes for the reference of its pairs what trained weights of stage ",
+                        from, " have changed");
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckAgree(absl::Span<const v1::Program> stages) {
@@ -247,6 +268,7 @@ absl::Status CheckJoint(absl::Span<const v1::Program> stages, const std::vector<
   RETURN_IF_ERROR(CheckAgree(stages));
   RETURN_IF_ERROR(CheckState(stages, facts));
   RETURN_IF_ERROR(CheckLoads(stages, facts));
+  RETURN_IF_ERROR(CheckReferences(stages, facts));
   const auto tells = [](const StageFacts& of) { return !of.transfers_either_way; };
   // There is one where any stage tells.
   const auto first = std::find_if(facts.begin(), facts.end(), tells);

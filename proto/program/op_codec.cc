@@ -241,6 +241,11 @@ absl::StatusOr<OpAttrs> DecodeAttrs(const ComputeOp& c) {
       return DecodeActivation(c.activation());
     case ComputeOp::kDropout:
       return DecodeDropout(c.dropout());
+    case ComputeOp::kPreference:
+      return kernels::PreferenceAttrs{.sequence = c.preference().sequence(),
+                                      .beta = c.preference().beta(),
+                                      .label_smoothing = c.preference().label_smoothing(),
+                                      .accumulate = c.preference().accumulate()};
   }
   return absl::InvalidArgumentError("attributes of an unknown kind");
 }
@@ -276,6 +281,8 @@ OpAttrs DefaultAttrs(Op op) {
     case Op::kCrossEntropyLoss:
     case Op::kCrossEntropyGrad:
       return kernels::CrossEntropyAttrs{};
+    case Op::kPreferenceLoss:
+      return kernels::PreferenceAttrs{};
     case Op::kSquaredNorm:
     case Op::kScale:
     case Op::kSoftcap:

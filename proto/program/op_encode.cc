@@ -155,6 +155,13 @@ struct Encoder {
     if (a.column_shards > 1) m->set_column_shards(a.column_shards);
     m->set_accumulate(a.accumulate);
   }
+  void operator()(const kernels::PreferenceAttrs& a) const {
+    v1::PreferenceAttrs* m = out->mutable_preference();
+    m->set_sequence(a.sequence);
+    m->set_beta(a.beta);
+    m->set_label_smoothing(a.label_smoothing);
+    m->set_accumulate(a.accumulate);
+  }
 };
 
 }  // namespace

@@ -107,15 +107,17 @@ void AddCrossEntropy(const Form& form, CaseList* list) {
     const TensorShape targets = Dense(kI32, {s.rows});
     const TensorShape rows = Dense(kF32, {s.shards, s.rows, 3});
     list->Add(Op::kCrossEntropyRows, suffix, attrs, {logits, targets, Dense(kF32, {s.rows, 3})});
-    list->Add(Op::kCrossEntropyGrad, suffix, attrs, {targets, rows, logits, kAbsent});
+    list->Add(Op::kCrossEntropyGrad, suffix, attrs, {targets, rows, logits, kAbsent, kAbsent});
     list->Add(Op::kCrossEntropyGrad, suffix + "_scaled", attrs,
-              {targets, rows, logits, Dense(kF32, {4})});
+              {targets, rows, logits, Dense(kF32, {4}), kAbsent});
+    list->Add(Op::kCrossEntropyGrad, suffix + "_weighted", attrs,
+              {targets, rows, logits, Dense(kF32, {4}), Dense(kF32, {s.rows})});
     if (form.gap > 0) return;
     for (bool accumulate : {false, true}) {
       CrossEntropyAttrs loss = attrs;
       loss.accumulate = accumulate;
       list->Add(Op::kCrossEntropyLoss, suffix + (accumulate ? "_acc" : ""), loss,
-                {targets, rows, Dense(kF32, {2})});
+                {targets, rows, Dense(kF32, {2}), accumulate ? Dense(kF32, {s.rows}) : kAbsent});
     }
   };
   for (const Shape& s : {Shape{5, 7, 0, 1, 7}, Shape{130, 300, 1, 3, 850}, Shape{40, 66, 2, 3, 151},

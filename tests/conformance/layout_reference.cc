@@ -173,19 +173,23 @@ double LogSumExp(const Values& rows, int64_t shards, int64_t n, int64_t row) {
 void CrossEntropyLossRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t n = shapes[0].rows(), shards = shapes[1].size[0];
   Begin(&operands[2], shapes[2], attrs.accumulate);
+  if (!shapes[3].absent()) Begin(&operands[3], shapes[3], false);
   for (int64_t row = 0; row < n; ++row) {
     if (operands[0][row] < 0) continue;
     const double lse = LogSumExp(operands[1], shards, n, row);
-    operands[2][0] += lse + attrs.terms.z_loss * lse * lse;
-    for (int64_t s = 0; s < shards; ++s) operands[2][0] -= operands[1][(s * n + row) * 3 + 2];
+    double loss = lse + attrs.terms.z_loss * lse * lse;
+    for (int64_t s = 0; s < shards; ++s) loss -= operands[1][(s * n + row) * 3 + 2];
+    operands[2][0] += loss;
     operands[2][1] += 1;
+    if (!shapes[3].absent()) operands[3][row] = loss;
   }
 }
 
 void CrossEntropyGradRef(const CrossEntropyAttrs& attrs, Shapes shapes, Operands operands) {
   const int64_t n = shapes[0].rows(), shards = shapes[1].size[0], columns = attrs.shard_rows;
-  const double factor = shapes[3].absent() ? 1.0 : operands[3][3];
+  const double scheduled = shapes[3].absent() ? 1.0 : operands[3][3];
   for (int64_t row = 0; row < n; ++row) {
+    const double factor = shapes[4].absent() ? scheduled : scheduled * operands[4][row];
     const double lse = LogSumExp(operands[1], shards, n, row);
     for (int64_t c = 0; c < columns; ++c) {
       const int64_t column = attrs.shard * columns + c;

@@ -146,7 +146,7 @@ void AddLoss(const Form& form, CaseList* list) {
                 form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) + Suffix(precision),
                 LossAttrs{.chunk_rows = s.chunk_rows, .precision = precision},
                 {form.Act({s.tokens, s.hidden}), Dense(kF32, {s.vocab, s.hidden}),
-                 Dense(kI32, {s.tokens}), Dense(kF32, {2})});
+                 Dense(kI32, {s.tokens}), Dense(kF32, {2}), kAbsent});
     }
     // Strong terms where products do not round, ordinary ones where they do.
     for (const LossTerms& terms :
@@ -161,14 +161,14 @@ void AddLoss(const Form& form, CaseList* list) {
                     (terms.z_loss > 0 ? "_z" : "") + (terms.softcap > 0 ? "_capped" : ""),
                 LossAttrs{.chunk_rows = s.chunk_rows, .precision = precision, .terms = terms},
                 {form.Act({s.tokens, s.hidden}), Dense(kF32, {s.vocab, s.hidden}),
-                 Dense(kI32, {s.tokens}), Dense(kF32, {2})});
+                 Dense(kI32, {s.tokens}), Dense(kF32, {2}), Dense(kF32, {s.tokens})});
     }
     if (form.dtype == kF32) continue;
     list->Add(Op::kLmHeadLoss,
               form.name + "_" + Text(s.tokens) + "x" + Text(s.vocab) + "_short_weight",
               LossAttrs{.chunk_rows = s.chunk_rows, .precision = FastOf(form.dtype)},
               {form.Act({s.tokens, s.hidden}), Dense(form.dtype, {s.vocab, s.hidden}),
-               Dense(kI32, {s.tokens}), Dense(kF32, {2})});
+               Dense(kI32, {s.tokens}), Dense(kF32, {2}), Dense(kF32, {s.tokens})});
   }
 }
 
@@ -279,6 +279,20 @@ void AddStepOps(CaseList* list) {
   }
 }
 
+void AddPreference(CaseList* list) {
+  for (const int64_t pairs : {1, 5}) {
+    for (const bool accumulate : {false, true}) {
+      const PreferenceAttrs attrs = {.sequence = 37,
+                                     .beta = accumulate ? 0.5f : 0.1f,
+                                     .label_smoothing = accumulate ? 0.2f : 0.0f,
+                                     .accumulate = accumulate};
+      const TensorShape tokens = Dense(kF32, {2 * pairs * attrs.sequence});
+      list->Add(Op::kPreferenceLoss, Text(pairs) + (accumulate ? "_acc" : ""), attrs,
+                {tokens, tokens, tokens, Dense(kF32, {2}), Dense(kF32, {2})});
+    }
+  }
+}
+
 OpAttrs GradientAttrs(const GradientRule& rule, const OpCase& forward, bool accumulate) {
   if (rule.gradient == Op::kBiasGrad) return AccumulateAttrs{.accumulate = accumulate};
   OpAttrs attrs = forward.attrs;
@@ -384,6 +398,9 @@ void AddVariants(const OpCase& gradient, CaseList* list) {
     scaled.name += "_scaled";
     scaled.operands[6] = Dense(kF32, {4});
     list->Add(scaled);
+    scaled.name += "_weighted";
+    scaled.operands[7] = Dense(kF32, {gradient.operands[0].rows()});
+    list->Add(scaled);
   }
   if (gradient.op == Op::kAttentionBlockGrad) {
     OpCase keys_only = gradient;
@@ -410,6 +427,7 @@ std::vector<OpCase> ForwardCases() {
   }
   AddTiledAttention(&list);
   AddStepOps(&list);
+  AddPreference(&list);
   AddUpdates(&list);
   return list.Take();
 }
@@ -454,7 +472,7 @@ const std::vector<GradientRule>& GradientRules() {
         Derivative(1), Derivative(2), Forward(5), Forward(6)}},
       {Op::kLmHeadLoss,
        Op::kLmHeadLossGrad,
-       {Forward(0), Forward(1), Forward(2), Forward(3), Derivative(0), Derivative(1), {}}},
+       {Forward(0), Forward(1), Forward(2), Forward(3), Derivative(0), Derivative(1), {}, {}}},
   };
   return rules;
 }

@@ -43,6 +43,7 @@ double BoundOf(Op op) {
     case Op::kScale:
     case Op::kDropout:
     case Op::kSoftcap:
+    case Op::kPreferenceLoss:
       return 1e-6;
     case Op::kEmbeddingGrad:
     case Op::kLayerNorm:

@@ -199,14 +199,16 @@ void RopeRef(const RopeAttrs& attrs, Shapes shapes, Operands operands) {
   }
 }
 
-// Both loss ops; the gradients are outputs 4 and 5 where `with_gradients`.
+// Both loss ops; the gradients are outputs 4 and 5 where `with_gradients`, else output 4 is the
+// loss of each row.
 void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operands operands) {
   const int64_t h = shapes[0].size[1];
   const int64_t vocab = shapes[1].rows();
-  const double factor = with_gradients && !shapes[6].absent() ? operands[6][3] : 1.0;
+  const double scheduled = with_gradients && !shapes[6].absent() ? operands[6][3] : 1.0;
+  const bool of_rows = !with_gradients && !shapes[4].absent();
   Begin(&operands[3], shapes[3], false);
   const bool of_weight = with_gradients && !shapes[5].absent();
-  if (with_gradients) Begin(&operands[4], shapes[4], false);
+  if (with_gradients || of_rows) Begin(&operands[4], shapes[4], false);
   if (of_weight) Begin(&operands[5], shapes[5], attrs.accumulate);
   for (int64_t t = 0; t < shapes[0].rows(); ++t) {
     const int64_t target = Index(operands[2][t]);
@@ -225,6 +227,9 @@ void LossRef(const LossAttrs& attrs, bool with_gradients, Shapes shapes, Operand
     for (double logit : logits) loss += smoothing / static_cast<double>(vocab) * (lse - logit);
     operands[3][0] += loss;
     operands[3][1] += 1;
+    if (of_rows) operands[4][t] = loss;
+    const bool weighted = with_gradients && !shapes[7].absent();
+    const double factor = weighted ? scheduled * operands[7][t] : scheduled;
     for (int64_t v = 0; with_gradients && v < vocab; ++v) {
       const double wished =
           (v == target ? 1 - smoothing : 0) + smoothing / static_cast<double>(vocab);
@@ -279,6 +284,25 @@ void GradScaleRef(const ClipAttrs& attrs, Shapes shapes, Operands operands) {
   const double norm = std::sqrt(sum) / (factor * tokens);
   const double shrink = attrs.clip_grad_norm > 0 ? std::min(1.0, attrs.clip_grad_norm / norm) : 1.0;
   operands[2] = {shrink / (factor * tokens), norm, operands[1][0] / tokens, 0.0};
+}
+
+void PreferenceRef(const PreferenceAttrs& attrs, Shapes shapes, Operands operands) {
+  const double beta = attrs.beta, smoothing = attrs.label_smoothing;
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  for (int i : {3, 4}) Begin(&operands[i], shapes[i], attrs.accumulate);
+  for (int64_t first = 0; first < shapes[0].rows(); first += 2 * attrs.sequence) {
+    double difference = 0;
+    for (int64_t t = 0; t < 2 * attrs.sequence; ++t)
+      difference +=
+          (t < attrs.sequence ? 1 : -1) * (operands[1][first + t] - operands[0][first + t]);
+    const double p = sigmoid(beta * difference);
+    operands[3][0] -= (1 - smoothing) * std::log(p) + smoothing * std::log(1 - p);
+    operands[3][1] += 1;
+    operands[4][0] += beta * difference;
+    operands[4][1] += difference > 0 ? 1 : 0;
+    for (int64_t t = 0; t < 2 * attrs.sequence; ++t)
+      operands[2][first + t] = (t < attrs.sequence ? 1 : -1) * beta * (1 - smoothing - p);
+  }
 }
 
 // The numbers of the codes of fp8, by code; 0 for the two that are none.
@@ -538,6 +562,8 @@ void RunReference(Op op, const OpAttrs& attrs, Shapes shapes, Operands operands)
       return MapTo(operands, 0, 1, [&](size_t i) {
         return CappedRef(std::get<ScaleAttrs>(attrs).scale, operands[0][i]);
       });
+    case Op::kPreferenceLoss:
+      return PreferenceRef(std::get<PreferenceAttrs>(attrs), shapes, operands);
   }
 }
 

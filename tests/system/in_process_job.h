@@ -35,7 +35,8 @@ struct JobData {
 };
 
 struct JobResult {
-  std::vector<double> losses, grad_norms;  // of each step; the same on all ranks
+  std::vector<double> losses, grad_norms;   // of each step; the same on all ranks
+  std::vector<double> margins, accuracies;  // likewise, of pairs
   // Of the mean loss, of the first step, before clipping; empty with offload, with residuals and
   // with the caching allocator.
   Tensors gradients;

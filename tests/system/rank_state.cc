@@ -247,6 +247,9 @@ void GradientKeeper::WaitUntilUnread() {
 void AddStats(const StepStats& stats, RankResult* result) {
   result->losses.push_back(stats.loss);
   result->grad_norms.push_back(stats.grad_norm);
+  if (!stats.pairs.has_value()) return;
+  result->margins.push_back(stats.pairs->margin);
+  result->accuracies.push_back(stats.pairs->accuracy);
 }
 
 void AddStates(const Rank& rank, GradientKeeper* keeper, RankResult* result) {
@@ -277,11 +280,14 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
                                 const std::vector<RankResult>& ranks) {
   JobResult result = {.losses = ranks[0].losses,
                       .grad_norms = ranks[0].grad_norms,
+                      .margins = ranks[0].margins,
+                      .accuracies = ranks[0].accuracies,
                       .programs = std::move(programs)};
   std::vector<const std::vector<Piece>*> gradients, weights, first_moment, second_moment;
   for (const RankResult& rank : ranks) {
-    if (!AreSame(rank.losses, result.losses) || !AreSame(rank.grad_norms, result.grad_norms)) {
-      return absl::InternalError("ranks report different losses or norms");
+    if (!AreSame(rank.losses, result.losses) || !AreSame(rank.grad_norms, result.grad_norms) ||
+        rank.margins != result.margins || rank.accuracies != result.accuracies) {
+      return absl::InternalError("ranks report different losses, norms or margins");
     }
     gradients.push_back(&rank.gradients);
     weights.push_back(&rank.weights);
@@ -304,7 +310,9 @@ absl::StatusOr<JobResult> Merge(const JobData& data, std::vector<v1::Program> pr
   RETURN_IF_ERROR(Assemble(elements, WithoutMoment(result.programs[0], v1::SECOND_MOMENT),
                            second_moment, "second moment", &result.second_moment));
   // What programs sum is the gradient of the loss of all tokens that count.
-  const auto tokens = static_cast<float>(CountedTargets(data, result.programs[0].rules()));
+  const v1::StepRules& rules = result.programs[0].rules();
+  const auto tokens =
+      static_cast<float>(rules.pairs() ? GlobalBatch(rules) / 2 : CountedTargets(data, rules));
   for (auto& [name, values] : result.gradients) {
     for (float& value : values) value /= tokens;
   }

@@ -81,7 +81,7 @@ class GradientKeeper final : public StateFence {
 };
 
 struct RankResult {
-  std::vector<double> losses, grad_norms;
+  std::vector<double> losses, grad_norms, margins, accuracies;
   std::vector<Piece> gradients, weights, first_moment, second_moment;
   std::map<std::string, int64_t> sent_per_step;
   std::vector<SequenceTimes> times;

@@ -27,6 +27,8 @@ class DocumentRows {
   void Add(int64_t begin, int64_t tokens, const DocumentSamples::CountsAny& counts_any) {
     samples_.Add(begin, tokens, counts_any);
   }
+  // As DocumentSamples::AddOne, where nothing is packed.
+  void AddOne(int64_t begin, int64_t count) { samples_.AddOne(begin, count); }
   // After the last Add.
   void Close();
 

@@ -25,10 +25,14 @@ void DocumentSamples::Add(int64_t begin, int64_t tokens, const CountsAny& counts
     }
     const auto bucket =
         std::lower_bound(lengths_.begin(), lengths_.end(), count) - lengths_.begin();
-    samples_[bucket].push_back(static_cast<uint64_t>(begin) << kLengthBits |
-                               static_cast<uint64_t>(count));
-    tokens_[bucket] += count;
+    AddTo(static_cast<size_t>(bucket), begin, count);
   }
+}
+
+void DocumentSamples::AddTo(size_t bucket, int64_t begin, int64_t count) {
+  samples_[bucket].push_back(static_cast<uint64_t>(begin) << kLengthBits |
+                             static_cast<uint64_t>(count));
+  tokens_[bucket] += count;
 }
 
 int64_t DocumentSamples::size() const {

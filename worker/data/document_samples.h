@@ -31,6 +31,8 @@ class DocumentSamples {
   // A document of `tokens` tokens from `begin` on; nothing when it has none to predict. A sample
   // without a target that counts is left out. REQUIRES: begin + tokens <= kMaxDocumentTokens.
   void Add(int64_t begin, int64_t tokens, const CountsAny& counts_any);
+  // A sample as it is, in the first bucket. REQUIRES: count < 2^21.
+  void AddOne(int64_t begin, int64_t count) { AddTo(0, begin, count); }
 
   const std::vector<int64_t>& lengths() const { return lengths_; }
   int64_t size() const;  // all samples
@@ -42,6 +44,8 @@ class DocumentSamples {
   DocumentSample At(int bucket, int64_t index) const;
 
  private:
+  void AddTo(size_t bucket, int64_t begin, int64_t count);
+
   const std::vector<int64_t> lengths_;
   std::vector<std::vector<uint64_t>> samples_;  // by bucket
   std::vector<int64_t> tokens_;                 // of each

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/json_line.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -122,6 +123,11 @@ absl::StatusOr<LineText> Read(const Json& object) {
     ASSIGN_OR_RETURN(std::string text, Field(object, "text"));
     return LineText{.text = std::move(text)};
   }
+  if (has("chosen") && has("rejected") && !has_pair) {
+    return absl::InvalidArgumentError(
+        "a pair of answers, \"chosen\" and \"rejected\", is trained on with train.preference; add "
+        "that, or give the line a \"completion\"");
+  }
   if (object.contains("prompt")) {
     ASSIGN_OR_RETURN(std::string prompt, Field(object, "prompt"));
     ASSIGN_OR_RETURN(const std::string completion, Field(object, "completion"));
@@ -139,6 +145,95 @@ absl::StatusOr<LineText> Read(const Json& object) {
   return absl::InvalidArgumentError(absl::StrCat("no field \"text\"", kForms));
 }
 
+// ---- pairs of answers ---------------------------------------------------------------------------
+
+constexpr char kPairForms[] =
+    "; with train.preference each line must be an object such as {\"prompt\": \"...\", \"chosen\": "
+    "\"...\", \"rejected\": \"...\"}, whose values are texts or lists of messages";
+
+absl::Status BadPair(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(what, kPairForms));
+}
+
+// Characters, or messages, that both begin with and that leave each something; of texts in bytes,
+// and without a space at their end, which belongs to the answers (extract_prompt in TRL).
+size_t CommonBeginning(const std::string& a, const std::string& b) {
+  const auto is_inside = [&a](size_t i) {
+    return (static_cast<unsigned char>(a[i]) & 0xc0) == 0x80;
+  };
+  const size_t least = std::min(a.size(), b.size());
+  size_t same = 0;
+  while (same < least && a[same] == b[same]) ++same;
+  const bool differ = same < least;
+  if (!differ && same > 0) --same;
+  while (same > 0 && is_inside(same)) --same;
+  return differ && same > 0 && a[same - 1] == ' ' ? same - 1 : same;
+}
+size_t CommonBeginning(const Json& a, const Json& b) {
+  const size_t least = std::min(a.size(), b.size());
+  size_t same = 0;
+  while (same < least && a[same] == b[same]) ++same;
+  return same < least || same == 0 ? same : same - 1;
+}
+
+LineText ChatAnswer(const Json& object, Json prompt, const Json& answer) {
+  Json line = object;
+  line.erase("chosen");
+  line.erase("rejected");
+  line["prompt"] = std::move(prompt);
+  line["completion"] = answer;
+  return {.text = line.dump(-1, ' ', false, Json::error_handler_t::replace), .is_chat = true};
+}
+
+absl::StatusOr<LinePair> PairOfMessages(const Json& object, bool has_prompt) {
+  const Json& chosen = object["chosen"];
+  const Json& rejected = object["rejected"];
+  if (has_prompt) {
+    return LinePair{ChatAnswer(object, object["prompt"], chosen),
+                    ChatAnswer(object, object["prompt"], rejected)};
+  }
+  const auto same = static_cast<Json::difference_type>(CommonBeginning(chosen, rejected));
+  if (same == 0)
+    return BadPair(
+        "\"chosen\" and \"rejected\" begin with different messages, so there is no prompt");
+  const auto rest = [same](const Json& of) {
+    return Json(Json::array_t(of.begin() + same, of.end()));
+  };
+  const Json prompt = Json::array_t(chosen.begin(), chosen.begin() + same);
+  return LinePair{ChatAnswer(object, prompt, rest(chosen)),
+                  ChatAnswer(object, prompt, rest(rejected))};
+}
+
+absl::StatusOr<LinePair> ReadPair(const Json& object) {
+  if (!object.is_object()) return BadPair("not a JSON object");
+  for (const char* name : {"chosen", "rejected"}) {
+    if (!object.contains(name)) return BadPair(absl::StrCat("no field \"", name, "\""));
+    if (object[name].is_string() || object[name].is_array()) continue;
+    return BadPair(absl::StrCat("\"", name, "\" is ", object[name].type_name()));
+  }
+  const bool is_chat = object["chosen"].is_array();
+  if (object["rejected"].is_array() != is_chat)
+    return BadPair("one of \"chosen\" and \"rejected\" is a text, the other a list");
+  // A prompt as text beside conversations says what these begin with.
+  const bool has_prompt = object.contains("prompt") && !object["prompt"].is_null() &&
+                          object["prompt"].is_array() == is_chat;
+  if (is_chat) return PairOfMessages(object, has_prompt);
+  const auto chosen = object["chosen"].get<std::string>();
+  const auto rejected = object["rejected"].get<std::string>();
+  if (!has_prompt) {
+    if (object.contains("prompt") && object["prompt"].is_array())
+      return BadPair("\"prompt\" is a list, but \"chosen\" is a text");
+    const size_t same = CommonBeginning(chosen, rejected);
+    const std::string prompt = chosen.substr(0, same);
+    return LinePair{Answered(prompt, std::string_view(chosen).substr(same)),
+                    Answered(prompt, std::string_view(rejected).substr(same))};
+  }
+  if (!object["prompt"].is_string())
+    return BadPair(absl::StrCat("\"prompt\" is ", object["prompt"].type_name()));
+  const auto prompt = object["prompt"].get<std::string>();
+  return LinePair{Answered(prompt, chosen), Answered(prompt, rejected)};
+}
+
 }  // namespace
 
 absl::StatusOr<LineText> TextOfJsonLine(std::string_view line) {
@@ -147,6 +242,14 @@ absl::StatusOr<LineText> TextOfJsonLine(std::string_view line) {
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat(CleanLine(error.what(), kQuotedBytesMax), kForms));
+  }
+}
+
+absl::StatusOr<LinePair> PairOfJsonLine(std::string_view line) {
+  try {
+    return ReadPair(ParseLine(line));
+  } catch (const Json::exception& error) {
+    return BadPair(CleanLine(error.what(), kQuotedBytesMax));
   }
 }
 

@@ -11,7 +11,14 @@
 //       (chat/chat_renderer.h), and that of a prompt and completion of messages
 //
 // A pair counts before a conversation, and both before a text: a line that has several is for
-// readers of less. Other fields are ignored. Pure and thread-safe.
+// readers of less. Other fields are ignored.
+//
+// Lines of preferences are two documents, in TRL's two forms:
+//
+//   {"prompt": "...", "chosen": "...", "rejected": "..."}, all texts, or all lists of messages
+//   {"chosen": "...", "rejected": "..."}, both with the prompt: what they begin with alike
+//
+// Pure and thread-safe.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,5 +47,13 @@ struct LineText {
 
 // INVALID_ARGUMENT with what is wrong and how lines must be, without file and line.
 absl::StatusOr<LineText> TextOfJsonLine(std::string_view line);
+
+// An answer behind the prompt, which alone counts. Of a conversation (is_chat) the text is a line
+// of "prompt" and "completion" for who renders it.
+struct LinePair {
+  LineText chosen, rejected;
+};
+// Likewise.
+absl::StatusOr<LinePair> PairOfJsonLine(std::string_view line);
 
 }  // namespace terrace

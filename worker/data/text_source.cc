@@ -46,11 +46,30 @@ absl::Status CheckUtf8(std::string_view text, std::string_view path, size_t offs
                    "; convert it (iconv -f latin1 -t utf-8) or use data.tokenizer: bytes"));
 }
 
-absl::StatusOr<LineText> TextOfLine(std::string_view line, ChatRenderer* chats) {
-  ASSIGN_OR_RETURN(LineText text, TextOfJsonLine(line));
-  if (!text.is_chat) return text;
+absl::StatusOr<LineText> Render(std::string_view line, ChatRenderer* chats) {
   if (chats == nullptr) return absl::InvalidArgumentError("a conversation cannot be rendered here");
   return chats->Render(line);
+}
+
+// The documents of a line: one, or of a pair the chosen and the rejected answer.
+absl::StatusOr<std::vector<LineText>> TextsOfLine(std::string_view line, TextFormat format,
+                                                  ChatRenderer* chats) {
+  std::vector<LineText> texts;
+  if (format != TextFormat::kPairLines) {
+    ASSIGN_OR_RETURN(texts.emplace_back(), TextOfJsonLine(line));
+    if (texts[0].is_chat) {
+      ASSIGN_OR_RETURN(texts[0], Render(line, chats));
+    }
+    return texts;
+  }
+  ASSIGN_OR_RETURN(LinePair pair, PairOfJsonLine(line));
+  texts = {std::move(pair.chosen), std::move(pair.rejected)};
+  for (LineText& text : texts) {
+    if (text.is_chat) {
+      ASSIGN_OR_RETURN(text, Render(text.text, chats));
+    }
+  }
+  return texts;
 }
 
 // Where in a text the walk is, and what to do with what it passes.
@@ -106,16 +125,19 @@ class Walk {
     std::string_view line = piece.text;
     if (line.ends_with('\n')) line.remove_suffix(1);
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return absl::OkStatus();
-    const absl::StatusOr<LineText> document = TextOfLine(line, chats_);
-    if (!document.ok()) {
-      return absl::Status(document.status().code(), absl::StrCat(Absl(path_), ":", lines_, ": ",
-                                                                 document.status().message()));
+    const absl::StatusOr<std::vector<LineText>> documents = TextsOfLine(line, format_, chats_);
+    if (!documents.ok()) {
+      return absl::Status(documents.status().code(), absl::StrCat(Absl(path_), ":", lines_, ": ",
+                                                                  documents.status().message()));
     }
-    piece.text = document->text;
-    piece.ends_document = true;
-    piece.counted = document->counted ? &*document->counted : nullptr;
-    piece.ends_itself = document->is_chat;
-    return visit_(piece);
+    for (const LineText& document : *documents) {
+      piece.text = document.text;
+      piece.ends_document = true;
+      piece.counted = document.counted ? &*document.counted : nullptr;
+      piece.ends_itself = document.is_chat;
+      RETURN_IF_ERROR(visit_(piece));
+    }
+    return absl::OkStatus();
   }
 
   const TextFormat format_;

@@ -28,7 +28,8 @@ namespace terrace {
 
 class ChatRenderer;
 
-enum class TextFormat { kText, kJsonLines };
+// kPairLines: lines of two documents each, a chosen and a rejected answer (PairOfJsonLine).
+enum class TextFormat { kText, kJsonLines, kPairLines };
 
 // Of a compressed file: a piece or line that is longer is refused, because it has to lie in memory.
 inline constexpr int64_t kCompressedPieceMax = int64_t{256} << 20;

@@ -65,13 +65,18 @@ struct CacheName {
   std::string path;
 };
 
+const char* NameOf(TextFormat format) {
+  if (format == TextFormat::kText) return "text";
+  return format == TextFormat::kJsonLines ? "jsonl" : "pairs";
+}
+
 CacheName NameOf(const TokenCacheRequest& request) {
   std::error_code ignored;
   std::filesystem::path source = std::filesystem::weakly_canonical(request.source, ignored);
   if (source.empty()) source = request.source;
   std::string identity = absl::StrCat(request.tokenizer->fingerprint(), "\n", source.string(), "\n",
-                                      request.format == TextFormat::kText ? "text" : "jsonl");
-  if (request.format == TextFormat::kJsonLines) {
+                                      NameOf(request.format));
+  if (request.format != TextFormat::kText) {
     absl::StrAppend(&identity, "\n", request.answers_alone ? "answers" : "all", "\n",
                     request.chats == nullptr ? "" : request.chats->fingerprint());
   }

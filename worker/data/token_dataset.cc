@@ -16,6 +16,7 @@
 #include "proto/tokens/token_file.h"
 #include "worker/data/chat/chat_renderer.h"
 #include "worker/data/document_dataset.h"
+#include "worker/data/pairs/pair_dataset.h"
 #include "worker/data/samples/window_dataset.h"
 #include "worker/data/token_cache.h"
 #include "worker/data/token_segment.h"
@@ -27,9 +28,12 @@ namespace {
 // Opens the files of one key of the spec; the tokenizer is loaded when the first text asks for it.
 class SourceOpener {
  public:
-  SourceOpener(const v1::DataSpec& spec, int64_t vocabulary, const DataProgress& progress,
-               std::string_view model_config, TemplateProcess* templates)
+  // `pairs`: of answers (train.preference).
+  SourceOpener(const v1::DataSpec& spec, bool pairs, int64_t vocabulary,
+               const DataProgress& progress, std::string_view model_config,
+               TemplateProcess* templates)
       : spec_(spec),
+        pairs_(pairs),
         vocabulary_(vocabulary),
         progress_(progress),
         model_config_(model_config),
@@ -63,6 +67,13 @@ class SourceOpener {
  private:
   absl::StatusOr<TokenSegment> OpenOne(const std::string& path) {
     ASSIGN_OR_RETURN(const DataFileKind kind, DataFileKindOf(path));
+    if (pairs_ && kind != DataFileKind::kJsonLines) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path,
+          " is no .jsonl file, and train.preference learns from lines with \"chosen\" and "
+          "\"rejected\"; name such files, or leave train.preference out"));
+    }
+    if (pairs_) return OpenText(path, TextFormat::kPairLines);
     if (kind == DataFileKind::kText) return OpenText(path, TextFormat::kText);
     if (kind == DataFileKind::kJsonLines) return OpenText(path, TextFormat::kJsonLines);
     ASSIGN_OR_RETURN(TokenSegment segment, OpenTokenFile(path, vocabulary_));
@@ -96,7 +107,7 @@ class SourceOpener {
 
   absl::StatusOr<TokenSegment> OpenText(const std::string& path, TextFormat format) {
     RETURN_IF_ERROR(LoadTokenizer());
-    if (format == TextFormat::kJsonLines) RETURN_IF_ERROR(LoadTemplate());
+    if (format != TextFormat::kText) RETURN_IF_ERROR(LoadTemplate());
     ASSIGN_OR_RETURN(CachedTokens cached,
                      OpenTokenCache({.source = path,
                                      .format = format,
@@ -110,6 +121,7 @@ class SourceOpener {
   }
 
   const v1::DataSpec& spec_;
+  const bool pairs_;
   const int64_t vocabulary_;
   const DataProgress& progress_;
   const std::string_view model_config_;
@@ -179,7 +191,8 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
     const DataProgress& progress, std::string_view model_config, TemplateProcess* templates) {
   RETURN_IF_ERROR(CheckSpec(spec));
   ASSIGN_OR_RETURN(const std::vector<DataSourceFiles> files, SourcesOf(spec));
-  SourceOpener opener(spec, vocabulary, progress, model_config, templates);
+  const bool pairs = train_spec.has_preference();
+  SourceOpener opener(spec, pairs, vocabulary, progress, model_config, templates);
   ASSIGN_OR_RETURN(TokenSequence train, opener.OpenAll("data.train", spec.train()));
   ASSIGN_OR_RETURN(TokenSequence validation, opener.OpenAll("data.validation", spec.validation()));
   std::vector<SourceTokens> sources = TokensOf(files, train);
@@ -195,13 +208,14 @@ absl::StatusOr<std::unique_ptr<TokenDataset>> TokenDataset::Open(
   std::unique_ptr<TokenDataset> dataset;
   if (!windows) {
     ASSIGN_OR_RETURN(const std::optional<int32_t> end_of_text, opener.EndOfText());
-    ASSIGN_OR_RETURN(dataset, OpenDocuments({.spec = spec,
-                                             .train = std::move(train),
-                                             .sources = std::move(sources),
-                                             .validation = std::move(validation),
-                                             .end_of_text = end_of_text,
-                                             .seed = train_spec.seed(),
-                                             .global_batch = train_spec.global_batch()}));
+    ASSIGN_OR_RETURN(
+        dataset, (pairs ? OpenPairs : OpenDocuments)({.spec = spec,
+                                                      .train = std::move(train),
+                                                      .sources = std::move(sources),
+                                                      .validation = std::move(validation),
+                                                      .end_of_text = end_of_text,
+                                                      .seed = train_spec.seed(),
+                                                      .global_batch = train_spec.global_batch()}));
   } else {
     ASSIGN_OR_RETURN(dataset, OpenWindows(spec, std::move(train), std::move(sources),
                                           std::move(validation), train_spec.seed()));

@@ -140,8 +140,8 @@ void AddLoss(int64_t rows, int64_t vocabulary, int64_t hidden, DType act, Matmul
   const kernels::LossAttrs attrs = {.chunk_rows = rows, .precision = precision};
   const TensorShape x = Of(act, {rows, hidden}), weight = Of(DType::kF32, {vocabulary, hidden}),
                     targets = Of(DType::kI32, {rows}), stats = Of(DType::kF32, {2});
-  cases->Add(Op::kLmHeadLoss, attrs, {x, weight, targets, stats});
-  cases->Add(Op::kLmHeadLossGrad, attrs, {x, weight, targets, stats, x, weight, kAbsent});
+  cases->Add(Op::kLmHeadLoss, attrs, {x, weight, targets, stats, kAbsent});
+  cases->Add(Op::kLmHeadLossGrad, attrs, {x, weight, targets, stats, x, weight, kAbsent, kAbsent});
 }
 
 void AddRows(int64_t n, int64_t d, DType act, Cases* cases) {
@@ -170,7 +170,7 @@ void AddRows(int64_t n, int64_t d, DType act, Cases* cases) {
                     all = Of(DType::kF32, {1, n, 3});
   const kernels::CrossEntropyAttrs loss = {.shard_rows = d, .vocabulary = d};
   cases->Add(Op::kCrossEntropyRows, loss, {x, targets, rows});
-  cases->Add(Op::kCrossEntropyGrad, loss, {targets, all, x, kAbsent});
+  cases->Add(Op::kCrossEntropyGrad, loss, {targets, all, x, kAbsent, kAbsent});
 }
 
 void AddVectors(int64_t n, Cases* cases) {

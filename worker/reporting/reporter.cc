@@ -92,8 +92,9 @@ void Reporter::Resumed(int64_t step, int64_t tokens, std::string_view checkpoint
   log::Info("resumes after step ", step, " from ", std::string(checkpoint));
 }
 
-void Reporter::Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log) {
-  if (log) LogStep(step);
+void Reporter::Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log,
+                    std::string_view more) {
+  if (log) LogStep(step, more);
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
   UpdateProgress(step);
@@ -129,10 +130,10 @@ void Reporter::UpdateProgress(const v1::StepEvent& step) {
   progress->set_skipped_steps(step.skipped_steps());
 }
 
-void Reporter::LogStep(const v1::StepEvent& step) const {
-  log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s",
+void Reporter::LogStep(const v1::StepEvent& step, std::string_view more) const {
+  log::Info(absl::StrFormat("step %d of %d  loss %.4f  grad norm %.3f  %.0f tokens/s%s%s",
                             step.step(), config_.spec().train().steps(), step.loss(),
-                            step.grad_norm(), step.tokens_per_second(),
+                            step.grad_norm(), step.tokens_per_second(), Absl(more),
                             step.skipped() ? "  skipped" : ""));
 }
 
@@ -142,12 +143,14 @@ void Reporter::Best(int64_t step, double loss) {
   report_.mutable_progress()->set_best_eval_step(step);
 }
 
-void Reporter::Eval(const v1::EvalEvent& eval) {
+void Reporter::Eval(const v1::EvalEvent& eval, std::string_view more) {
   absl::MutexLock lock(&mutex_);
   report_.mutable_progress()->set_eval_loss(eval.loss());
   report_.mutable_progress()->set_eval_step(eval.step());
-  log::Info(absl::StrFormat("step %d  validation loss %.4f over %d tokens%s", eval.step(),
-                            eval.loss(), eval.tokens(), eval.best() ? "  the best so far" : ""));
+  const bool pairs = config_.spec().train().has_preference();
+  log::Info(absl::StrFormat("step %d  validation loss %.4f over %d %s%s%s", eval.step(),
+                            eval.loss(), eval.tokens(), pairs ? "pairs" : "tokens", Absl(more),
+                            eval.best() ? "  the best so far" : ""));
   v1::JobEvent event = NewEvent();
   *event.mutable_eval() = eval;
   Tell({.report = NewReport(), .event = std::move(event)});

@@ -54,11 +54,12 @@ class Reporter {
   // Where a resumed rank goes on.
   void Resumed(int64_t step, int64_t tokens, std::string_view checkpoint)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // `more` stands behind the rest in the log.
+  void Step(const v1::StepEvent& step, const v1::RankMetrics& metrics, bool log,
+            std::string_view more = "") ABSL_LOCKS_EXCLUDED(mutex_);
   // The best evaluation so far, 0 when there was none; told with what comes next.
   void Best(int64_t step, double loss) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Eval(const v1::EvalEvent& eval) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Eval(const v1::EvalEvent& eval, std::string_view more = "") ABSL_LOCKS_EXCLUDED(mutex_);
   void Checkpoint(const v1::CheckpointEvent& checkpoint) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The last report: sent, flushed, written to exit.pb. Only the first call counts.
@@ -67,7 +68,7 @@ class Reporter {
 
  private:
   void UpdateProgress(const v1::StepEvent& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LogStep(const v1::StepEvent& step) const;
+  void LogStep(const v1::StepEvent& step, std::string_view more) const;
   // The report as it is now.
   v1::RankReport NewReport() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::JobEvent NewEvent() const;

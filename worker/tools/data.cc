@@ -147,13 +147,15 @@ class DataLook {
   Row row_;
 };
 
-absl::StatusOr<v1::DataResult> Look(const DataArgs& args, ProgressBar* bar,
+// `pairs` says whether rows are the answers of pairs (train.preference).
+absl::StatusOr<v1::DataResult> Look(const DataArgs& args, ProgressBar* bar, bool* pairs,
                                     std::vector<std::string>* remarks) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(args.request));
   v1::DataRequest request;
   if (!request.ParseFromArray(file.bytes().data(), static_cast<int>(file.bytes().size())))
     return absl::InvalidArgumentError(absl::StrCat(args.request, " is no request"));
   const v1::JobSpec& spec = request.spec();
+  *pairs = spec.train().has_preference();
   ASSIGN_OR_RETURN(const auto dataset,
                    TokenDataset::Open(
                        spec.data(), spec.train(), request.vocabulary(),
@@ -171,9 +173,11 @@ std::string Share(int64_t part, int64_t whole) {
   return absl::StrFormat("%.1f %%", whole == 0 ? 0.0 : 100.0 * part / whole);
 }
 
-void PrintRow(const v1::DataRow& row, std::ostream& out) {
+void PrintRow(const v1::DataRow& row, bool pairs, std::ostream& out) {
   out << "\nrow " << row.row() << " of step " << row.step() << ", " << Grouped(row.length())
-      << " positions\n";
+      << " positions";
+  if (pairs) out << ", the " << (row.row() % 2 == 0 ? "chosen" : "rejected") << " answer of a pair";
+  out << "\n";
   for (const v1::DataSpan& span : row.spans()) {
     for (const absl::string_view line : absl::StrSplit(span.text(), '\n'))
       out << (span.counted() ? "  counted  | " : "           | ") << line << "\n";
@@ -195,7 +199,7 @@ void PrintSources(const v1::DataResult& result, std::ostream& out) {
   out << "\nall " << Grouped(result.planned_steps()) << " steps\n" << text;
 }
 
-void Print(const v1::DataResult& result, std::ostream& out) {
+void Print(const v1::DataResult& result, bool pairs, std::ostream& out) {
   out << "training tokens    " << Grouped(result.train_tokens()) << "\nvalidation tokens  "
       << Grouped(result.validation_tokens()) << "\n";
   PrintSources(result, out);
@@ -207,26 +211,28 @@ void Print(const v1::DataResult& result, std::ostream& out) {
       << Grouped(result.tokens()) << ", " << Share(result.tokens(), result.positions())
       << " of the positions; the rest is padding\n  counted    " << Grouped(result.counted())
       << ", " << Share(result.counted(), result.tokens())
-      << " of the tokens: what the loss is the mean of\n";
+      << (pairs ? " of the tokens: the answers, which the loss compares two and two\n"
+                : " of the tokens: what the loss is the mean of\n");
   if (result.rows_without() > 0)
     out << "  " << Grouped(result.rows_without()) << " rows have nothing that the loss counts\n";
-  for (const v1::DataRow& row : result.rows()) PrintRow(row, out);
+  for (const v1::DataRow& row : result.rows()) PrintRow(row, pairs, out);
 }
 
 }  // namespace
 
 int RunDataTool(const DataArgs& args, const ToolOutput& output) {
   std::vector<std::string> remarks;
+  bool pairs = false;
   const absl::StatusOr<v1::DataResult> result = [&] {
     ProgressBar bar(output);
-    return Look(args, &bar, &remarks);
+    return Look(args, &bar, &pairs, &remarks);
   }();
   if (!result.ok()) return FailTool(output, result.status());
   for (const std::string& remark : remarks) output.err << "warning: " << remark << "\n";
   if (output.format == ToolFormat::kJson) {
     PrintJson(*result, output.out);
   } else {
-    Print(*result, output.out);
+    Print(*result, pairs, output.out);
   }
   return ToInt(ExitCode::kOk);
 }

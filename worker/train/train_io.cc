@@ -7,6 +7,14 @@
 
 namespace terrace {
 
+namespace {
+
+PairStats PairStatsOf(double margins, double right, double pairs) {
+  return {.accuracy = right / pairs, .margin = margins / pairs};
+}
+
+}  // namespace
+
 int64_t GlobalBatch(const v1::StepRules& rules) {
   return int64_t{rules.micro_batches()} * rules.data_parallel() * rules.micro_batch();
 }
@@ -70,7 +78,10 @@ void TrainIo::LoadSchedule(std::span<float, 4> schedule) {
   FillSchedule(rules_, scheduled, loss_scale_.Factor(), schedule);
 }
 
+// It comes behind the statistics of the step.
 void TrainIo::Output(v1::OutputKind kind, std::span<const float> values) {
+  if (kind == v1::PREFERENCE)
+    stats_.pairs = PairStatsOf(values[0], values[1], GlobalBatch(rules_) / 2);
   if (kind != v1::STEP_STATS) return;
   stats_ = {.loss = values[2],
             .grad_norm = values[1],
@@ -88,7 +99,16 @@ void EvalIo::LoadBatch(int, const BatchTarget& batch) {
   cutter_.Load(std::ref(read), first, batch);
 }
 
+std::optional<PairStats> EvalIo::pairs() const {
+  if (!rules_.pairs() || tokens_ <= 0) return std::nullopt;
+  return PairStatsOf(margins_, right_, tokens_);
+}
+
 void EvalIo::Output(v1::OutputKind kind, std::span<const float> values) {
+  if (kind == v1::PREFERENCE) {
+    margins_ += values[0];
+    right_ += values[1];
+  }
   if (kind != v1::LOSS_TOTAL) return;
   loss_sum_ += values[0];
   tokens_ += values[1];

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,12 +21,19 @@
 
 namespace terrace {
 
+// Of pairs of answers, all ranks: what TRL calls rewards/accuracies and rewards/margins.
+struct PairStats {
+  double accuracy = 0;  // the share whose chosen answer has the larger reward
+  double margin = 0;    // how much larger it is, on average
+};
+
 struct StepStats {
-  double loss = 0;       // mean over the tokens of the step, all ranks
+  double loss = 0;       // mean over the tokens of the step, or its pairs, all ranks
   double grad_norm = 0;  // of the mean loss, before clipping
   bool skipped = false;  // not finite: nothing was updated
   double learning_rate = 0;
   double loss_scale = 0;  // 0: the job has none
+  std::optional<PairStats> pairs;
 };
 
 // Sequences of one step, over all ranks.
@@ -94,11 +102,13 @@ class EvalIo final : public SequenceIo {
          const kernels::TokenShare& share = {})
       : rules_(rules), dataset_(dataset), data_rank_(data_rank), cutter_(rules, share) {}
 
-  void Start() { batch_ = -1, loss_sum_ = 0, tokens_ = 0; }
+  void Start() { batch_ = -1, loss_sum_ = 0, tokens_ = 0, margins_ = 0, right_ = 0; }
   // Before each execution.
   void Next() { ++batch_; }
   double loss() const { return tokens_ > 0 ? loss_sum_ / tokens_ : 0; }
+  // Or pairs.
   int64_t tokens() const { return static_cast<int64_t>(tokens_); }
+  std::optional<PairStats> pairs() const;
 
   void LoadBatch(int micro_batch, const BatchTarget& batch) override;
   void LoadSchedule(std::span<float, 4>) override {}
@@ -112,6 +122,7 @@ class EvalIo final : public SequenceIo {
   int64_t batch_ = -1;
   double loss_sum_ = 0;
   double tokens_ = 0;
+  double margins_ = 0, right_ = 0;  // of pairs
 };
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "proto/program/grid.h"
@@ -25,6 +26,12 @@ Coordinates PlaceOf(const TrainerParts& parts) {
 
 int64_t DataRank(const TrainerParts& parts) {
   return DataIndex(parts.program->grid(), PlaceOf(parts));
+}
+
+// For logs.
+std::string TextOf(const std::optional<PairStats>& pairs) {
+  if (!pairs.has_value()) return "";
+  return absl::StrFormat("  accuracy %.3f  margin %.6f", pairs->accuracy, pairs->margin);
 }
 
 kernels::TokenShare ShareOfTokens(const TrainerParts& parts) {
@@ -214,7 +221,7 @@ absl::Status Trainer::Evaluate(int64_t steps_done) {
   event.set_best(validation_.Add(steps_done, eval_io_.loss()));
   parts_.flight->Enter(FlightActivity::kBetween);
   parts_.reporter->Best(validation_.state().best_step, validation_.state().best_loss);
-  parts_.reporter->Eval(event);
+  parts_.reporter->Eval(event, TextOf(eval_io_.pairs()));
   return absl::OkStatus();
 }
 
@@ -233,7 +240,7 @@ void Trainer::Report(int64_t steps_done, double seconds) {
   const bool log = steps_done == rules_.steps() ||
                    Due(std::max<int64_t>(spec_.train().log_every_steps(), 1), steps_done);
   UpdateMetrics(steps_done, seconds);
-  parts_.reporter->Step(event, metrics_, log);
+  parts_.reporter->Step(event, metrics_, log, TextOf(train_io_.stats().pairs));
 }
 
 double Trainer::UsefulFlops() const {

@@ -36,6 +36,7 @@ int64_t MinimumElements(v1::OutputKind kind) {
     case v1::STEP_STATS:
       return 4;
     case v1::LOSS_TOTAL:
+    case v1::PREFERENCE:
       return 2;
     case v1::LOGITS:
       return 1;

@@ -20,6 +20,7 @@ Slice Builder::NewValue(const std::string& name, v1::BufferClass cls, kernels::D
   std::string full;
   if (micro_batch != kNone) absl::StrAppend(&full, "mb", micro_batch, ".");
   if (layer != kNone) absl::StrAppend(&full, "layer", layer, ".");
+  if (!variant.empty()) absl::StrAppend(&full, variant, ".");
   return graph_->Whole(graph_->Add({.name = absl::StrCat(full, name),
                                     .cls = cls,
                                     .dtype = dtype,

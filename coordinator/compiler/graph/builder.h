@@ -30,6 +30,7 @@ class Builder {
   int micro_batch = kNone;
   bool has_rule = true;
   int fetch = kNone;
+  std::string variant;  // of a pass beside another: stands in names and texts; "" for the usual one
   bool goes_on = false;  // layers begin that an earlier micro-batch has just been through
   std::vector<Node>* record = nullptr;
   std::vector<Node>* divert = nullptr;  // where to append instead, when set
@@ -78,6 +79,7 @@ class Builder {
  private:
   template <typename What>
   void Append(What what, std::vector<Slice> operands, std::string text) {
+    if (!variant.empty()) text = variant + " " + text;
     Node node = {.what = std::move(what), .operands = std::move(operands), .text = std::move(text)};
     Stamp(&node);
     if (record != nullptr) record->push_back(node);

@@ -79,8 +79,7 @@ void Forward::Multiply(Slice x, double by, const std::string& name) {
 }
 
 Slice Forward::Layer(int layer, Slice x) {
-  builder_.Mark();
-  ForgetWeights();
+  Begin();
   builder_.layer = layer;
   const Slice read =
       Entered(x, TensorRole::kAttentionNorm, TensorRole::kAttentionNormBias, "attn_norm");
@@ -95,12 +94,24 @@ Slice Forward::Layer(int layer, Slice x) {
 }
 
 Slice Forward::Hidden(Slice x) {
-  builder_.Mark();
-  ForgetWeights();
+  Begin();
   const Slice normed = Norm(x, TensorRole::kFinalNorm, TensorRole::kFinalNormBias, "final_norm");
   // The products of the head are linear in what they read.
   Multiply(normed, config_.logits_scale, "logits");
   return EnterRegion(normed, "final_norm");
+}
+
+Slice Forward::ReferenceEmbedding(Slice tokens, Slice x) {
+  if (!Drops(config_.dropout.embedding)) return x;
+  return AsReference([&] { return Embedding(tokens); });
+}
+
+Slice Forward::ReferenceLayer(int layer, Slice x) {
+  return AsReference([&] { return Layer(layer, x); });
+}
+
+Slice Forward::ReferenceHidden(Slice x) {
+  return AsReference([&] { return Hidden(x); });
 }
 
 Slice Forward::Norm(Slice x, TensorRole weight, TensorRole bias, const std::string& name) {
@@ -255,7 +266,7 @@ Slice Forward::PlainMlp(Slice x) {
     return h;
   }
   linear.epilogue = Epilogue::kGelu;
-  if (options_.for_backward) linear.aux = Activation("mlp_up", tokens(), f);
+  if (options_.for_backward && !is_reference_) linear.aux = Activation("mlp_up", tokens(), f);
   Product(x, TensorRole::kMlpUp, Weight(TensorRole::kMlpUpBias), h, linear, "mlp_up");
   return h;
 }

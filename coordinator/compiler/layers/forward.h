@@ -16,7 +16,9 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/compiler/graph/builder.h"
@@ -50,6 +52,9 @@ struct ForwardOptions {
   bool documents = false;  // a sequence of a batch holds several (data.samples: packed)
   // It is set for a pass over new tokens, at most `sequence` of each sequence; else null.
   const KeptTokens* kept = nullptr;
+  // Each two sequences are a pair, whose loss also asks what the model says of them without its
+  // adapters (train.preference).
+  std::optional<kernels::PreferenceAttrs> preference;
 };
 
 // What a pass has of its micro-batch.
@@ -59,6 +64,8 @@ struct BatchSlices {
   Slice places;    // of each token, for dropout; absent where nothing is dropped
   Slice starts;    // of each token's document; absent where a sequence is one
   Slice stats;     // where the loss goes
+  Slice margins;   // of pairs, where their margins go
+  Slice weights;   // of pairs: how often each token's loss counts in the gradients (PairLoss)
   Slice schedule;  // of LOAD_SCHEDULE: the loss's gradient is multiplied by its factor; or absent
 };
 
@@ -96,11 +103,23 @@ class Forward {
   // The residual stream after the last layer -> what the LM head multiplies, [rows of x or T, h].
   Slice Hidden(Slice x);
 
+  // The same of the model without its adapters, which drops nothing: the reference of preferences.
+  // It is computed beside the other pass, layer by layer, with the weights that the layer's other
+  // pass has brought to the device, and is not recorded: nothing goes back through it. `x` of the
+  // embedding: what the other pass has made of the tokens.
+  Slice ReferenceEmbedding(Slice tokens, Slice x);
+  Slice ReferenceLayer(int layer, Slice x);
+  Slice ReferenceHidden(Slice x);
+
   // stats[2] = {sum of losses, counted targets} of hidden [T,h].
-  void Loss(Slice hidden, Slice targets, Slice stats);
-  // The same with the gradients of the sum of losses: returns that of hidden, partial over the
+  void Loss(Slice hidden, Slice targets, Slice stats) { Loss(hidden, targets, stats, {}); }
+  // The loss and margins of pairs, from both passes' hidden states. Returns the weights with which
+  // the losses of tokens count. REQUIRES: options.preference.
+  Slice PairLoss(Slice hidden, Slice reference, const BatchSlices& batch);
+  // As Loss, with the gradients of the sum of losses: returns that of hidden, partial over the
   // tensor-parallel ranks; that of the weight goes to `gradients`.
-  // With a schedule both are multiplied by its factor.
+  // With a schedule both are multiplied by its factor, and with weights each token's by its weight;
+  // then the loss is known already, and batch.stats is not written.
   Slice LossAndGradient(Slice hidden, const BatchSlices& batch, ParameterGradients* gradients);
   // hidden [n,h] -> logits [n,V] f32. REQUIRES: one tensor-parallel rank.
   Slice Logits(Slice hidden);
@@ -131,7 +150,9 @@ class Forward {
   };
 
   // forward_dropout.cc
-  bool Drops(double probability) const { return probability > 0 && !places_.absent(); }
+  bool Drops(double probability) const {
+    return probability > 0 && !places_.absent() && !is_reference_;
+  }
   uint32_t NumberOf(DropoutSite site) const;
   // x where nothing is dropped. `split`: each tensor-parallel rank has other columns of x.
   Slice Drop(Slice x, double probability, DropoutSite site, bool split, const std::string& name);
@@ -146,6 +167,23 @@ class Forward {
   Slice Weight(TensorRole role) { return weights_.Of(role, builder_.layer); }
   void ForgetWeights() {
     if (!keeps_weights_) weights_.Forget();
+  }
+  // A layer, or the head, begins; the reference's shares what the other pass has.
+  void Begin() {
+    if (is_reference_) return;
+    builder_.Mark();
+    ForgetWeights();
+  }
+  template <typename F>
+  Slice AsReference(F append) {
+    is_reference_ = true;
+    builder_.variant = "reference";
+    std::vector<Node>* const record = std::exchange(builder_.record, nullptr);
+    const Slice made = append();
+    builder_.record = record;
+    builder_.variant.clear();
+    is_reference_ = false;
+    return made;
   }
   Slice Activation(const std::string& name, int64_t rows, int64_t columns);
   Slice Statistic(const std::string& name, const Dims& dims);
@@ -220,7 +258,15 @@ class Forward {
   // Those of training, and what the model does with its logits.
   kernels::LossTerms TermsOfLoss() const;
   struct LossChunk;
-  LossChunk ExplicitLoss(Slice hidden, Slice targets, Slice stats, int64_t begin, int64_t rows);
+  struct LossOutputs {
+    Slice stats, losses;  // absent where nobody asks for it
+  };
+  // `losses`: of each row, or absent.
+  void Loss(Slice hidden, Slice targets, Slice stats, Slice losses);
+  // Of each row.
+  Slice LossesOf(Slice hidden, Slice targets);
+  LossChunk ExplicitLoss(Slice hidden, Slice targets, const LossOutputs& to, int64_t begin,
+                         int64_t rows);
   void HeadGradients(const LossChunk& chunk, Slice dhidden, ParameterGradients* gradients);
   int64_t LossChunkRows(int64_t rows) const;
 
@@ -230,6 +276,7 @@ class Forward {
   const ForwardOptions options_;
   Builder& builder_;
   const bool keeps_weights_;
+  bool is_reference_ = false;  // what is appended now
   Weights weights_;
   Slice places_, starts_;
   Slice positions_, spans_;      // of new tokens

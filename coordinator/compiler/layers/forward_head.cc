@@ -62,8 +62,8 @@ struct Forward::LossChunk {
   Slice hidden, targets, logits, rows;
 };
 
-Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, Slice stats, int64_t begin,
-                                         int64_t rows) {
+Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, const LossOutputs& to,
+                                         int64_t begin, int64_t rows) {
   const int64_t ranks = parallel_.tensor(), columns = VocabularyRows(config_, parallel_);
   LossChunk chunk = {
       .begin = begin, .hidden = Rows(hidden, begin, rows), .targets = Range(targets, begin, rows)};
@@ -91,28 +91,51 @@ Forward::LossChunk Forward::ExplicitLoss(Slice hidden, Slice targets, Slice stat
     builder_.Collective(v1::ALL_GATHER, parallel_.groups.tensor, own, chunk.rows,
                         "gather loss rows");
   }
-  builder_.Compute(Op::kCrossEntropyLoss, attrs, {chunk.targets, chunk.rows, stats}, "loss");
+  if (!to.stats.absent()) {
+    const Slice losses = to.losses.absent() ? to.losses : Range(to.losses, begin, rows);
+    builder_.Compute(Op::kCrossEntropyLoss, attrs, {chunk.targets, chunk.rows, to.stats, losses},
+                     "loss");
+  }
   return chunk;
 }
 
-void Forward::Loss(Slice hidden, Slice targets, Slice stats) {
+void Forward::Loss(Slice hidden, Slice targets, Slice stats, Slice losses) {
   if (!LogitsInMemory()) {
     builder_.Compute(
         Op::kLmHeadLoss,
         kernels::LossAttrs{.precision = options_.precisions.head, .terms = TermsOfLoss()},
-        {hidden, HeadWeight(), targets, stats}, "lm_head_loss");
+        {hidden, HeadWeight(), targets, stats, losses}, "lm_head_loss");
     return;
   }
   const int64_t rows = hidden.shape.rows(), step = LossChunkRows(rows);
   for (int64_t begin = 0; begin < rows; begin += step) {
     ForgetTiles();
-    ExplicitLoss(hidden, targets, stats, begin, std::min(step, rows - begin));
+    ExplicitLoss(hidden, targets, {stats, losses}, begin, std::min(step, rows - begin));
   }
+}
+
+// Nobody asks for the sum over tokens.
+Slice Forward::LossesOf(Slice hidden, Slice targets) {
+  const Slice losses = Statistic("losses", {hidden.shape.rows()});
+  Loss(hidden, targets, Statistic("losses.sum", {2}), losses);
+  return losses;
+}
+
+Slice Forward::PairLoss(Slice hidden, Slice reference, const BatchSlices& batch) {
+  const Slice kept = AsReference([&] { return LossesOf(reference, batch.targets); });
+  const Slice losses = LossesOf(hidden, batch.targets);
+  const Slice weights = Statistic("pair_weights", {losses.shape.rows()});
+  kernels::PreferenceAttrs attrs = *options_.preference;
+  attrs.sequence = options_.sequence;
+  builder_.Compute(Op::kPreferenceLoss, attrs, {losses, kept, weights, batch.stats, batch.margins},
+                   "preference loss");
+  return weights;
 }
 
 Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
                                ParameterGradients* gradients) {
   const Slice dhidden = builder_.NewGradientOf(builder_.graph().values[hidden.value]);
+  const bool weighted = !batch.weights.absent();
   if (!LogitsInMemory()) {
     const Slice weight = HeadWeight();
     bool first = true;
@@ -122,7 +145,8 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
         Op::kLmHeadLossGrad,
         kernels::LossAttrs{
             .accumulate = !first, .precision = options_.precisions.head, .terms = TermsOfLoss()},
-        {hidden, weight, batch.targets, batch.stats, dhidden, dweight, batch.schedule},
+        {hidden, weight, batch.targets, weighted ? Statistic("losses.sum", {2}) : batch.stats,
+         dhidden, dweight, batch.schedule, batch.weights},
         "lm_head_loss grad");
     return dhidden;
   }
@@ -130,12 +154,15 @@ Slice Forward::LossAndGradient(Slice hidden, const BatchSlices& batch,
   for (int64_t begin = 0; begin < rows; begin += step) {
     const int64_t count = std::min(step, rows - begin);
     ForgetTiles();
-    const LossChunk chunk = ExplicitLoss(hidden, batch.targets, batch.stats, begin, count);
+    const LossChunk chunk = ExplicitLoss(hidden, batch.targets,
+                                         {.stats = weighted ? Slice() : batch.stats}, begin, count);
     builder_.Compute(Op::kCrossEntropyGrad,
                      kernels::CrossEntropyAttrs{.shard_rows = VocabularyRows(config_, parallel_),
                                                 .vocabulary = config_.vocabulary,
                                                 .terms = TermsOfLoss()},
-                     {chunk.targets, chunk.rows, chunk.logits, batch.schedule}, "loss grad");
+                     {chunk.targets, chunk.rows, chunk.logits, batch.schedule,
+                      weighted ? Range(batch.weights, begin, count) : Slice()},
+                     "loss grad");
     HeadGradients(chunk, Rows(dhidden, begin, count), gradients);
   }
   return dhidden;

@@ -42,6 +42,7 @@ int64_t Forward::Outputs(TensorRole weight) const {
 }
 
 void Forward::Adapt(Slice x, TensorRole weight, Slice y, const std::string& name) {
+  if (is_reference_) return;
   std::vector<TensorRole> layers = {weight};
   for (TensorRole role : StoredWith(weight, parallel_)) layers.push_back(role);
   const auto first =

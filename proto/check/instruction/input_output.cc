@@ -64,6 +64,7 @@ absl::Status CheckOutput(const v1::Instruction& instruction, const InstructionNa
     case v1::STEP_STATS:
       return CheckRules(instruction, {{.shape = {4}}}, where);
     case v1::LOSS_TOTAL:
+    case v1::PREFERENCE:
       return CheckRules(instruction, {{.shape = {2}}}, where);
     case v1::LOGITS:
       return CheckRules(instruction, {{.shape = {0, 0}}}, where);

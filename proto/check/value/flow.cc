@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "base/status_macros.h"
 #include "kernels/tensor_view.h"
 #include "proto/check/instruction/refuse.h"
+#include "proto/check/value/announced.h"
 #include "proto/check/value/state.h"
 
 namespace terrace::check {
@@ -37,6 +39,7 @@ Flow::Flow(const v1::Program& program, bool transfers_in_parts, Values* values)
     : program_(program),
       transfers_in_parts_(transfers_in_parts),
       packs_(BringsStarts(program)),
+      pairs_(program.rules().pairs()),
       values_(*values),
       content_(program.buffers_size()),
       versions_(program.buffers_size(), 0) {
@@ -52,9 +55,11 @@ Value Flow::OfState(uint32_t buffer) const {
 
 void Flow::FillFromManifest() {
   const uint32_t tensor = values_.tensor();
+  const std::set<std::string> frozen = pairs_ ? FrozenTensors(program_) : std::set<std::string>();
   std::map<uint32_t, Scatter> scatters;  // by buffer
   for (const v1::StateRange& range : program_.state()) {
     Value value = OfState(range.buffer());
+    value.trained = pairs_ && !frozen.contains(range.tensor());
     if (range.split() != v1::StateRange::WHOLE) {
       value.same_block = std::min(tensor, std::max(1u, range.split_block()));
     }
@@ -79,6 +84,7 @@ void Flow::FillFromManifest() {
       Value joined = value;
       if (number != ByteMap::kNone) {
         joined.same_block = std::gcd(value.same_block, values_[number].same_block);
+        joined.trained = value.trained || values_[number].trained;
       }
       pieces.emplace_back(piece, values_.Number(joined));
     });
@@ -96,6 +102,8 @@ void Flow::Begin(const CheckedSequence* sequence) {
   sequence_ = sequence;
   documents_ = packs_ && LoadsBatch(*sequence->sequence, 0);
   stage_sums_.clear();
+  sent_.clear();
+  received_.clear();
   for (int b = 0; b < program_.buffers_size(); ++b) {
     if (program_.buffers(b).lifetime() != v1::PERSISTENT) content_[b].Clear();
   }

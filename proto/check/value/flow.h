@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,11 @@ struct StageSum {
   Value value;  // of what is not zero, without micro-batches
 };
 
+// Of transfers of forward passes of pairs, by group, sending and receiving stage and micro-batch:
+// whether what is sent, or what the receiver takes it for, depends on trained weights.
+using PairTransfers =
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, int32_t>, std::vector<bool>>;
+
 class Flow {
  public:
   // Persistent buffers hold the state. `transfers_in_parts`: what stages send each other is split
@@ -65,6 +71,8 @@ class Flow {
   // Of the type that instruction i gives its operand.
   int64_t ElementBytes(int i, int operand) const;
   const std::vector<StageSum>& stage_sums() const { return stage_sums_; }
+  const PairTransfers& sent() const { return sent_; }
+  const PairTransfers& received() const { return received_; }
 
  private:
   struct Piece {
@@ -101,6 +109,13 @@ class Flow {
   void SumSquares(int i);
   Value AddScattered(const Value& x, const Value& y, int i);
 
+  // flow_pairs.cc
+  bool AllOf(const Access& access, Value::Kind kind) const;
+  bool AnyTrained(const Access& access) const;
+  std::string PairProblem(int i) const;
+  Value OfPairs(int i, const Access& access, Value made) const;
+  bool NoteTransfer(int i, const bool* trained);
+
   // flow_links.cc
   StatePlace StateIn(const Access& access, int64_t element_bytes) const;
   bool MixesState(const Access& access, int64_t element_bytes) const;
@@ -129,12 +144,14 @@ class Flow {
   const v1::Program& program_;
   const bool transfers_in_parts_;
   const bool packs_;  // batches hold several documents a sequence
+  const bool pairs_;  // rules.pairs
   Values& values_;
   const CheckedSequence* sequence_ = nullptr;
-  bool documents_ = false;  // there are several in those of sequence_
+  bool documents_ = false;        // there are several in those of sequence_
   std::vector<ByteMap> content_;  // numbers of values, by buffer
   std::vector<int> versions_;     // writes so far, by buffer
   std::vector<StageSum> stage_sums_;
+  PairTransfers sent_, received_;
   std::map<std::pair<int, int>, int> scattered_sums_;       // (scatter, group) -> scatter
   std::map<std::pair<int, int>, int> scattered_additions_;  // (scatter, scatter) -> scatter
 };

@@ -138,9 +138,13 @@ void Flow::Function(int i) {
     });
   }
   result = WithoutOtherTokens(i, std::move(result));
+  if (instruction.op.has_value() && result.spoiled_by < 0) {
+    std::string problem = PairProblem(i);
+    if (!problem.empty()) result = Values::Spoiled(i, std::move(problem));
+  }
   for (const Access& access : instruction.accesses) {
     if (!access.writes || access.operand == kWorkspaceOperand) continue;
-    Value written = result;
+    Value written = OfPairs(i, access, result);
     if (result.spoiled_by < 0 && instruction.op.has_value() &&
         DependsOnTensorRank(*instruction.op, access.operand, result)) {
       written.same_block = 1;

@@ -296,10 +296,13 @@ absl::Status Flow::Send(int i) {
   const v1::Instruction& instruction = sequence_->sequence->instructions(i);
   Value expected = values_.Data(instruction.micro_batch());
   if (transfers_in_parts_) expected.parts = Bit(v1::TENSOR);
+  const bool trained = AnyTrained(At(i, 0));
+  NoteTransfer(i, &trained);
   absl::Status status;
   ForEach(At(i, 0), [&](const ByteRange& bytes, const Value& value) {
     if (!status.ok()) return;
-    const Value sent = values_.AsInput(value, i);
+    Value sent = values_.AsInput(value, i);
+    sent.trained = false;
     if (sent == expected) return;
     const std::string what = absl::StrCat(WhereIs(i), ": sends byte ", bytes.begin, " of ",
                                           BufferText(program_, At(i, 0).buffer));
@@ -321,6 +324,7 @@ absl::Status Flow::Send(int i) {
 void Flow::Receive(int i) {
   Value value = values_.Data(sequence_->sequence->instructions(i).micro_batch());
   if (transfers_in_parts_) value.parts = Bit(v1::TENSOR);
+  value.trained = NoteTransfer(i, nullptr);
   Write(At(i, 0), value, i);
 }
 

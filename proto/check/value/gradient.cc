@@ -67,7 +67,11 @@ std::string Gradients::What(int i, int operand, int64_t byte) const {
 
 absl::Status Gradients::Check(int i) {
   const v1::Instruction& source = train_.sequence->instructions(i);
-  if (source.kind_case() == v1::Instruction::kOutput) return CheckStatistics(i);
+  if (source.kind_case() == v1::Instruction::kOutput) {
+    return source.output().kind() == v1::PREFERENCE
+               ? CheckSameEverywhere(program_, train_, flow_, i)
+               : CheckStatistics(i);
+  }
   const CheckedInstruction& instruction = train_.instructions[i];
   ForgetWritten(instruction);
   if (!instruction.op.has_value()) return absl::OkStatus();

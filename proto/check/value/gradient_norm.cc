@@ -24,6 +24,12 @@ bool CoversAllStages(const v1::Program& program, int group) {
   return g.stages_size() == 0 || g.stages_size() == static_cast<int>(program.stages());
 }
 
+// Stages without the loss add zeros to it.
+bool IsLoss(const v1::Program& program, const Value& value) {
+  const bool pairs = program.rules().pairs() && !value.foreign;
+  return value.kind == (pairs ? Value::kPairLoss : Value::kNumbers);
+}
+
 // Why a value that should be the same on all ranks is not; empty when it is.
 std::string DifferenceText(const Values& values, const Value& value) {
   AxisMask axes = value.varies | value.parts;
@@ -196,8 +202,9 @@ absl::Status Gradients::CheckLoss(int i) {
       status = Refuse(what, SpoiledText(train_, value));
     } else if (program_.stages() > 1 && !CoversAllStages(program_, value.pipeline_group)) {
       status = Refuse(what, "which was not summed over PIPELINE, all stages");
-    } else if (value.zero || value.kind != Value::kNumbers || value.scatter >= 0) {
-      status = Refuse(what, "which holds no loss");
+    } else if (value.zero || !IsLoss(program_, value) || value.scatter >= 0) {
+      status = Refuse(
+          what, program_.rules().pairs() ? "which holds no loss of pairs" : "which holds no loss");
     } else if (!difference.empty()) {
       status = Refuse(what, "which ", difference);
     } else if (!value.foreign) {
@@ -221,6 +228,8 @@ absl::Status CheckSameEverywhere(const v1::Program& program, const CheckedSequen
       status = Refuse(what, SpoiledText(sequence, value));
     } else if (!difference.empty()) {
       status = Refuse(what, "which ", difference);
+    } else if (program.rules().pairs() && !value.zero && !IsLoss(program, value)) {
+      status = Refuse(what, "which is no sum over pairs");
     }
   });
   return status;

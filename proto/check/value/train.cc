@@ -72,6 +72,10 @@ absl::Status CheckRules(const v1::Program& program, const CheckedSequence& train
                   rules.sequence_length(), " is no number of tokens");
   }
   RETURN_IF_ERROR(CheckFactoredRules(rules));
+  if (rules.pairs() && rules.micro_batch() % 2 != 0) {
+    return Refuse("rules.micro_batch: got ", rules.micro_batch(),
+                  ", must be even with rules.pairs: two sequences are a pair");
+  }
   // In zig-zag each rank holds two pieces of a sequence.
   const int64_t pieces = int64_t{AxisSize(grid, v1::CONTEXT)} * (rules.context_zigzag() ? 2 : 1);
   const int64_t length = LengthOf(rules, *train.sequence);
@@ -234,7 +238,8 @@ absl::Status RunOther(const v1::Program& program, const CheckedSequence& sequenc
   for (int i = 0; i < static_cast<int>(sequence.instructions.size()); ++i) {
     const v1::Instruction& instruction = sequence.sequence->instructions(i);
     if (instruction.kind_case() == v1::Instruction::kOutput &&
-        instruction.output().kind() == v1::LOSS_TOTAL) {
+        (instruction.output().kind() == v1::LOSS_TOTAL ||
+         instruction.output().kind() == v1::PREFERENCE)) {
       RETURN_IF_ERROR(CheckSameEverywhere(program, sequence, *flow, i));
     }
     RETURN_IF_ERROR(flow->Step(i));
@@ -269,6 +274,8 @@ absl::StatusOr<StageFacts> Run(const v1::Program& program, const StateIndex& sta
       RETURN_IF_ERROR(RunOther(program, sequence, &flow));
     }
     facts.sums[name] = flow.stage_sums();
+    facts.sent[name] = flow.sent();
+    facts.received[name] = flow.received();
   }
   return facts;
 }

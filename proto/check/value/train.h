@@ -39,8 +39,9 @@ struct StageFacts {
     bool loads_tokens = false, loads_targets = false;
     std::map<std::string, Shared> shared;
   };
-  std::map<std::string, Training> training;           // by sequence
-  std::map<std::string, std::vector<StageSum>> sums;  // by sequence, in order
+  std::map<std::string, Training> training;             // by sequence
+  std::map<std::string, std::vector<StageSum>> sums;    // by sequence, in order
+  std::map<std::string, PairTransfers> sent, received;  // by sequence
 };
 
 // All sequences of one program. REQUIRES: the parts before passed (list order is then the order of

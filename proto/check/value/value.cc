@@ -45,7 +45,7 @@ Values::Values(const v1::Grid& grid) : grid_(grid), tensor_(AxisSize(grid, v1::T
 
 size_t ValueHash::operator()(const Value& v) const {
   const uint64_t flags = v.kind | v.zero << 8 | v.padding << 9 | v.foreign << 10 | v.rounded << 11 |
-                         v.updated << 12 | v.role << 16;
+                         v.updated << 12 | v.trained << 13 | v.role << 16;
   // Two small numbers at a time.
   const auto pair = [](int64_t a, int64_t b) {
     return static_cast<uint64_t>(a) << 32 ^ static_cast<uint32_t>(b);
@@ -153,6 +153,7 @@ Value Values::AsInput(const Value& value, int instruction) const {
   input.varies = value.varies;
   input.parts = value.parts;
   input.same_block = value.same_block;
+  input.trained = value.trained;
   input.micro_batch = value.micro_batch;
   const AxisMask data = Large({v1::DATA_SHARD, v1::DATA_REPLICA});
   if (value.micro_batch == kNoMicroBatch) {
@@ -205,6 +206,7 @@ Value Values::Join(const Value& a, const Value& b, int instruction) const {
   value.varies = a.varies | b.varies;
   value.parts = a.parts | b.parts;
   value.same_block = std::gcd(a.same_block, b.same_block);
+  value.trained = a.trained || b.trained;
   if (a.micro_batch != b.micro_batch && a.micro_batch != kNoMicroBatch &&
       b.micro_batch != kNoMicroBatch) {
     return Spoiled(instruction, "computes with several micro-batches at once");
@@ -244,6 +246,7 @@ Value Values::Add(const Value& a, const Value& b, int instruction) {
     value = WithoutPlace(std::move(value));
   }
   if (a.micro_batch != b.micro_batch) value.micro_batch = kSeveralMicroBatches;
+  value.trained = a.trained || b.trained;
   value.contributions += b.contributions;
   value.marks = AddMarks(value.marks, b.marks);
   value.squared = value.encoded_by = -1;

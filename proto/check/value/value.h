@@ -42,12 +42,15 @@ inline constexpr int kSeveralMicroBatches = -2;
 struct Value {
   enum Kind : uint8_t {
     kNumbers,
-    kSquares,   // sums of squares of gradients: which ones is in Squares
-    kScale,     // what GRAD_SCALE made
-    kSchedule,  // what LOAD_SCHEDULE brought
-    kStep,      // what it brought as the number of the step
-    kPlaces,    // what LOAD_BATCH brought as the places of tokens
-    kStarts,    // what it brought as the starts of their documents
+    kSquares,      // sums of squares of gradients: which ones is in Squares
+    kScale,        // what GRAD_SCALE made
+    kSchedule,     // what LOAD_SCHEDULE brought
+    kStep,         // what it brought as the number of the step
+    kPlaces,       // what LOAD_BATCH brought as the places of tokens
+    kStarts,       // what it brought as the starts of their documents
+    kLosses,       // of tokens, one by one
+    kPairWeights,  // what preference_loss made: weights of tokens,
+    kPairLoss,     // and sums over pairs
   };
   Kind kind = kNumbers;
   bool zero = false;     // nothing but zeros: fits to everything
@@ -84,6 +87,7 @@ struct Value {
   Role role = kNothing;
   bool rounded = false;  // another element type was in between
   bool updated = false;  // the optimizer of this step has changed it
+  bool trained = false;  // of pairs: it depends on weights that are trained
   int origin = -1;
   int64_t distance = 0;
   // Not -1: codes, or their scales, that this instruction has made, in this format and blocks of so

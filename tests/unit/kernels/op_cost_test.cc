@@ -50,11 +50,12 @@ TEST(FlopsTest, CausalAttentionCountsThePairsThatAreVisible) {
 }
 
 TEST(FlopsTest, TheGradientOfTheLossIsThreeProducts) {
-  const Operands forward = {F32({4, 3}), F32({5, 3}), Dense(DType::kI32, {4}), F32({2})};
-  Operands backward = forward;
+  const Operands forward = {F32({4, 3}), F32({5, 3}), Dense(DType::kI32, {4}), F32({2}), {}};
+  Operands backward(forward.begin(), forward.end() - 1);
   backward.push_back(F32({4, 3}));
   backward.push_back(F32({5, 3}));
   backward.push_back({});  // no schedule
+  backward.push_back({});  // no weights
   EXPECT_EQ(Flops(Op::kLmHeadLoss, LossAttrs{.chunk_rows = 2}, forward), 2 * 4 * 3 * 5);
   EXPECT_EQ(Flops(Op::kLmHeadLossGrad, LossAttrs{.chunk_rows = 2}, backward), 3 * 2 * 4 * 3 * 5);
 }

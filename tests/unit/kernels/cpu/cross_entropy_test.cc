@@ -46,9 +46,9 @@ class Problem {
       ExpectLaunch(Op::kCrossEntropyRows, s, {Logits(s), target, part});
     }
     const TensorView all = ViewOf(DType::kF32, rows.data(), {shape_.shards, n, 3});
-    ExpectLaunch(Op::kCrossEntropyLoss, 0, {target, all, ViewOf(stats)});
+    ExpectLaunch(Op::kCrossEntropyLoss, 0, {target, all, ViewOf(stats), TensorView()});
     for (int64_t s = 0; s < shape_.shards; ++s) {
-      ExpectLaunch(Op::kCrossEntropyGrad, s, {target, all, Logits(s), TensorView()});
+      ExpectLaunch(Op::kCrossEntropyGrad, s, {target, all, Logits(s), TensorView(), TensorView()});
     }
   }
 

@@ -67,9 +67,10 @@ TEST(CudaKernelsTest, TheFirstBadTokenIsNotedAndTakenForAbsent) {
 TEST(CudaKernelsTest, ATargetBeyondTheVocabularyIsNotedAndLeavesNoLoss) {
   std::vector<float> hidden = {1, 2, 3, 4}, weight = {1, 0, 0, 1, 1, 1}, stats(2);
   std::vector<int32_t> targets = {0, 3};
-  const Fault fault = RunOp(Op::kLmHeadLoss, LossAttrs{.chunk_rows = 1},
-                            {View(hidden, DType::kF32, {2, 2}), View(weight, DType::kF32, {3, 2}),
-                             View(targets, DType::kI32, {2}), View(stats, DType::kF32, {2})});
+  const Fault fault =
+      RunOp(Op::kLmHeadLoss, LossAttrs{.chunk_rows = 1},
+            {View(hidden, DType::kF32, {2, 2}), View(weight, DType::kF32, {3, 2}),
+             View(targets, DType::kI32, {2}), View(stats, DType::kF32, {2}), TensorView()});
   EXPECT_EQ(DescribeFault(fault).message,
             "lm_head_loss: the index at position 1 is outside its table");
   EXPECT_NEAR(stats[0], 2.40760596, 1e-6) << "the first row's alone";

@@ -69,9 +69,10 @@ class LmHead {
                           .accumulate = problem.accumulate,
                           .precision = problem.precision};
     const Status status =
-        grad ? LmHeadLossGrad(attrs, std::vector<TensorView>{h, w, t, s, dh, dw, TensorView()},
-                              context)
-             : LmHeadLoss(attrs, std::vector<TensorView>{h, w, t, s}, context);
+        grad ? LmHeadLossGrad(
+                   attrs, std::vector<TensorView>{h, w, t, s, dh, dw, TensorView(), TensorView()},
+                   context)
+             : LmHeadLoss(attrs, std::vector<TensorView>{h, w, t, s, TensorView()}, context);
     EXPECT_TRUE(status.ok()) << status.message;
     EXPECT_EQ(workspace[bytes], std::byte{0xab}) << "wrote past the workspace";
     dhidden.clear();

@@ -78,6 +78,8 @@ const std::vector<OpAttrs>& AttrsOfEachKind() {
       kernels::PermuteAttrs{.order = {3, 1, 0, 2}},
       kernels::BlockAttrs{
           .format = kernels::Format::kInt4Linear, .block = 32, .runs = 3, .parts = 5},
+      kernels::PreferenceAttrs{
+          .sequence = 24, .beta = 0.25f, .label_smoothing = 0.125f, .accumulate = true},
   };
   return *attrs;
 }

@@ -16,11 +16,13 @@ int64_t ChunkRows(int64_t tokens, int64_t vocabulary) {
   const auto value = [&](kernels::DType dtype, const Dims& dims) {
     return builder.NewValue("v", v1::ACTIVATION, dtype, dims);
   };
-  builder.Compute(
-      kernels::Op::kLmHeadLoss, kernels::LossAttrs{},
-      {value(kernels::DType::kBF16, {tokens, 64}), value(kernels::DType::kF32, {vocabulary, 64}),
-       value(kernels::DType::kI32, {tokens}), value(kernels::DType::kF32, {2})},
-      "loss");
+  builder.Compute(kernels::Op::kLmHeadLoss, kernels::LossAttrs{},
+                  {value(kernels::DType::kBF16, {tokens, 64}),
+                   value(kernels::DType::kF32, {vocabulary, 64}),
+                   value(kernels::DType::kI32, {tokens}),
+                   value(kernels::DType::kF32, {2}),
+                   {}},
+                  "loss");
   AddWorkspaces(2, &graph);
   return std::get<kernels::LossAttrs>(graph.sequences[0].nodes[0].compute()->attrs).chunk_rows;
 }

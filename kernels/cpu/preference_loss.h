@@ -1,0 +1,13 @@
+// The loss of pairs of sequences (kPreferenceLoss in kernels/op.h) on the CPU.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace terrace::kernels::cpu {
+
+Status PreferenceLoss(const OpAttrs& attrs, std::span<const TensorView> operands,
+                      const Context& context);
+
+}  // namespace terrace::kernels::cpu
