@@ -50,6 +50,7 @@ ssize_t NextPart(void* sent, uint64_t /*offset*/, char* to, size_t size) {
   const ssize_t taken = stream->Read(
       to, size, [connection] { MHD_suspend_connection(connection); },
       [connection] { MHD_resume_connection(connection); });
+  if (taken == HttpStream::kBroken) return MHD_CONTENT_READER_END_WITH_ERROR;
   return taken == HttpStream::kEnd ? MHD_CONTENT_READER_END_OF_STREAM : taken;
 }
 

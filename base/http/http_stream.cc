@@ -10,7 +10,7 @@ bool HttpStream::Write(std::string_view part) {
   absl::MutexLock lock(&mutex_);
   if (closed_ || ended_) return false;
   if (part.size() > kWaitingMax - waiting_.size()) {
-    ended_ = true;
+    ended_ = broken_ = true;
   } else {
     waiting_.append(part);
   }
@@ -27,6 +27,7 @@ void HttpStream::End() {
 ssize_t HttpStream::Read(char* to, size_t size, const std::function<void()>& rest,
                          std::function<void()> wake) {
   absl::MutexLock lock(&mutex_);
+  if (broken_) return kBroken;
   if (!waiting_.empty()) {
     const size_t taken = std::min(size, waiting_.size());
     waiting_.copy(to, taken);

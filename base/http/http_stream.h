@@ -28,9 +28,9 @@ class HttpStream {
   static constexpr size_t kWaitingMax = 4 << 20;
 
   // What follows is the server's. Read() takes up to `size` bytes to `to` and returns how many, or
-  // kEnd. Where nothing is there yet it calls `rest` and returns 0; as soon as something is, `wake`
-  // is called, once. Neither may call this object.
-  static constexpr ssize_t kEnd = -1;
+  // kEnd, or kBroken where its reader was too slow. Where nothing is there yet it calls `rest` and
+  // returns 0; as soon as something is, `wake` is called, once. Neither may call this object.
+  static constexpr ssize_t kEnd = -1, kBroken = -2;
   ssize_t Read(char* to, size_t size, const std::function<void()>& rest, std::function<void()> wake)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Nobody reads any more.
@@ -43,6 +43,7 @@ class HttpStream {
   std::string waiting_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // while the reader rests
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
