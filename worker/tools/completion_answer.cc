@@ -28,7 +28,7 @@ json LogprobsOfText(std::span<const int32_t> ids, std::span<const TokenScore> sc
     const std::string text = TokenText(tokenizer, ids[i]);
     tokens.push_back(text);
     offsets.push_back(offset);
-    offset += text.size();
+    offset += tokenizer.Decode({ids[i]}).size();
     const size_t score = i - (unscored ? 1 : 0);
     if ((unscored && i == 0) || score >= scores.size()) {
       logprobs.push_back(nullptr);

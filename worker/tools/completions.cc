@@ -11,20 +11,23 @@ namespace terrace {
 namespace {
 
 constexpr size_t kWaitingMax = 4096;  // choices
+constexpr char kStops[] = "the server stops";
 
 }  // namespace
 
-bool Completions::Submit(CompletionRequest request, Listener listener) {
+absl::Status Completions::Submit(CompletionRequest request, Listener listener) {
   const size_t choices = request.prompts.size() * request.choices;
   auto ticket = std::make_shared<Ticket>(
       Ticket{.request = std::move(request), .listener = std::move(listener), .choices = {}});
   ticket->choices.resize(choices);
   ticket->left = static_cast<int64_t>(choices);
   absl::MutexLock lock(&mutex_);
-  if (stopping_ || waiting_.size() > kWaitingMax - std::min(choices, kWaitingMax)) return false;
+  if (stopping_) return absl::UnavailableError(kStops);
+  if (waiting_.size() > kWaitingMax - std::min(choices, kWaitingMax))
+    return absl::ResourceExhaustedError("too many requests wait already: ask again later");
   for (size_t i = 0; i < choices; ++i)
     waiting_.push_back({.ticket = ticket, .choice = static_cast<int64_t>(i)});
-  return true;
+  return absl::OkStatus();
 }
 
 void Completions::Stop() {
@@ -42,7 +45,7 @@ absl::Status Completions::Run() {
       if (places_[place].continuation.has_value()) Continue(place);
     }
   }
-  AnswerAll(absl::UnavailableError("the server stops"));
+  AnswerAll(absl::UnavailableError(kStops));
   return absl::OkStatus();
 }
 

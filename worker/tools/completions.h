@@ -38,8 +38,9 @@ class Completions {
   Completions(GrowingTexts* texts, const Tokenizer& tokenizer)
       : texts_(*texts), tokenizer_(tokenizer), places_(texts->count()) {}
 
-  // False where so many wait already that the request is not taken.
-  bool Submit(CompletionRequest request, Listener listener) ABSL_LOCKS_EXCLUDED(mutex_);
+  // RESOURCE_EXHAUSTED where so many wait already that the request is not taken, UNAVAILABLE where
+  // the server stops.
+  absl::Status Submit(CompletionRequest request, Listener listener) ABSL_LOCKS_EXCLUDED(mutex_);
   // Works until Stop(), then answers what is left with UNAVAILABLE. Returns why the program failed.
   absl::Status Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -181,9 +181,9 @@ class Routes {
                              .created_unix = NowUnix(),
                              .model = model_};
     const auto stream = std::make_shared<HttpStream>();
-    const bool taken = completions_.Submit(
+    const absl::Status taken = completions_.Submit(
         request, request.stream ? InParts(request, head, stream) : Whole(request, head, reply));
-    if (!taken) return reply(ErrorResponse(429, Renderings::kTooMany));
+    if (!taken.ok()) return reply(Refused(taken));
     if (!request.stream) return;
     reply({.content_type = "text/event-stream",
            .headers = {{"Cache-Control", "no-cache"}},
