@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <utility>
@@ -73,8 +74,25 @@ void AddPlan(const Prepared& prepared, v1::PlannerAnswer* answer) {
   }
 }
 
+// A job that may have fewer workers gets as many as there is a layout for: no multiple of 3 ranks
+// is a batch of 8. What says that the memory is too small is no better with fewer.
+absl::StatusOr<Prepared> PrepareForMost(const v1::JobSpec& spec, Budget budget) {
+  constexpr uint32_t kFewerMax = 64;
+  absl::StatusOr<Prepared> prepared = PrepareWithLearned(spec, budget);
+  const uint32_t least = std::max<uint32_t>(1, spec.resources().nodes_min());
+  for (uint32_t fewer = 1; fewer <= kFewerMax && absl::IsInvalidArgument(prepared.status()) &&
+                           spec.layout().dp() == 0 && budget.nodes > least;
+       ++fewer) {
+    budget.ranks -= budget.ranks / budget.nodes;
+    --budget.nodes;
+    absl::StatusOr<Prepared> smaller = PrepareWithLearned(spec, budget);
+    if (smaller.ok()) return smaller;
+  }
+  return prepared;
+}
+
 absl::Status Plan(const v1::PlanWork& work, v1::PlannerAnswer* answer) {
-  ASSIGN_OR_RETURN(Prepared prepared, PrepareWithLearned(work.spec(), FromMessage(work.budget())));
+  ASSIGN_OR_RETURN(Prepared prepared, PrepareForMost(work.spec(), FromMessage(work.budget())));
   if (!work.has_listing()) {
     AddPlan(prepared, answer);
     return absl::OkStatus();
