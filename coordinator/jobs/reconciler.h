@@ -252,6 +252,12 @@ class Reconciler {
     // Shared with nobody: its expiry, with this entry, ends a plan that nobody waits for any more.
     std::shared_ptr<void> wanted = std::make_shared<char>();
     int planners_lost = 0;  // in a row
+    // Of a job with nodes MIN:MAX: what it stops for, when it may be planned for more again, and
+    // since when it waits, in that epoch.
+    std::optional<PlannedJob> larger;
+    int64_t grow_again_ns = 0;
+    int64_t waited_ns = 0;
+    int64_t waited_epoch = -1;
     // Of the gang that starts: its epoch, and since when this coordinator knows of it.
     int64_t starting_epoch = 0;
     int64_t starting_ns = 0;
@@ -438,12 +444,20 @@ class Reconciler {
   // reconciler_elastic.cc, as what follows.
   absl::StatusOr<Budget> BudgetNowFree(const v1::Job& job,
                                        const std::vector<QueueNode>& nodes) const;
+  // Plans a job for another number of workers, without a change of its state.
+  void PlanAside(const std::string& id, Entry& entry, const Budget& budget);
+  void FinishAside(const std::string& id, absl::StatusOr<PlannedJob> planned);
+  void TakePlan(const std::string& id, PlannedJob planned);
   // A job that may have fewer workers is planned for those that are free, unless it starts soon
-  // anyway. False: it goes on waiting.
+  // anyway. False: it goes on waiting as it is.
   bool PlanForFewer(const v1::Job& job, const WaitStory& story, const std::vector<QueueNode>& nodes,
                     int64_t unix_ms);
-  bool MayGrow(const Entry& entry, const std::vector<QueueNode>& nodes, int64_t unix_ms) const;
-  // One of the jobs that may have more workers stops, to start again with them.
+  std::optional<Budget> MayGrowTo(const Entry& entry, const std::vector<QueueNode>& nodes,
+                                  int64_t unix_ms) const;
+  void StopToGrow(const std::string& id, Entry& entry, PlannedJob larger);
+  // What it stopped for, when it has.
+  void TakeLarger(const std::string& id, Entry& entry);
+  // One of the jobs that may have more workers is planned for them.
   void GrowJobs();
   // The drains, or what was learned of memory, have changed.
   void ForgetBudgets();

@@ -72,6 +72,7 @@ void Reconciler::ObserveJob(const std::string& id, Entry& entry) {
   Entry* left = Find(id);
   if (left == nullptr) return;
   left->broken.clear();
+  TakeLarger(id, *left);
   NoteHang(*left);
   Act(left->job, ranks, DrainActionNow(left->job));
 }

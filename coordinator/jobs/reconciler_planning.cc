@@ -51,10 +51,8 @@ void Reconciler::PlanOrWait(const std::string& id, Entry& entry) {
   }
   const absl::StatusOr<Budget> budget = BudgetOf(entry.job);
   if (budget.ok()) {
-    const bool new_plan = entry.job.state() == v1::PENDING;  // whatever was tried before
-    if (new_plan || BudgetText(*budget) != entry.budget) StartPlanning(id, entry, *budget);
-  } else if (!entry.job.has_plan() ||
-             entry.job.state() == v1::PENDING) {  // else PlaceJobs says what it waits for
+    if (BudgetText(*budget) != entry.budget) StartPlanning(id, entry, *budget);
+  } else if (!entry.job.has_plan()) {  // else PlaceJobs says what it waits for
     WaitStory story = NoWorkerStory(std::string(budget.status().message()));
     if (std::string first = WaitsFirst(entry.job); !first.empty())
       story.reasons.push_back({WaitFor::kDependency, std::move(first)});

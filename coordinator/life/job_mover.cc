@@ -16,7 +16,8 @@ Transition Mover::To(v1::JobState state, v1::Reason reason, std::string text) {
   if (HasEnded(state)) next.set_finished_unix_ms(unix_ms_);
   if (!HoldsDevices(state)) next.set_held_before_seconds(HeldSeconds(next, unix_ms_));
   if (state != v1::RUNNING) {  // what was asked of its gang is done, or its gang is gone
-    if (next.resume_requested() && !HasEnded(state)) next.set_resumed_unix_ms(unix_ms_);
+    const bool grows = next.preempted_by() == next.id();  // and keeps its place in the queue
+    if (next.resume_requested() && !HasEnded(state) && !grows) next.set_resumed_unix_ms(unix_ms_);
     next.clear_pause_requested();
     next.clear_resume_requested();
   }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -116,12 +118,12 @@ class Rules {
   }
 
   absl::StatusOr<Transition> operator()(const Planned& input) {
-    if (!IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING, v1::PAUSED})) {
+    const bool waits = IsOneOf(job_.state(), {v1::PAUSED, v1::QUEUED, v1::RECOVERING});
+    if (!waits && !IsOneOf(job_.state(), {v1::PENDING, v1::PLANNING})) {
       return Illegal(job_, "it takes no plan now");
     }
-    if (HasOtherWorkers(job_, input.plan)) NoteResize(input.plan);
     *mover_.Change().mutable_plan() = input.plan;
-    if (job_.state() == v1::PAUSED) return mover_.Stay();
+    if (waits) return mover_.Stay();
     return mover_.To(v1::QUEUED, v1::REASON_NONE, "");
   }
 
@@ -169,6 +171,7 @@ class Rules {
     if (!IsOneOf(job_.state(), {v1::QUEUED, v1::RECOVERING}) || !job_.has_plan()) {
       return Illegal(job_, "it cannot be placed now");
     }
+    NoteResize(input.placement);
     v1::Job& next = mover_.Change();
     *next.mutable_placement() = input.placement;
     next.set_epoch(job_.epoch() + 1);
@@ -324,24 +327,30 @@ class Rules {
   }
 
  private:
-  // It has trained, and goes on with more or fewer workers than before.
-  static bool HasOtherWorkers(const v1::Job& job, const v1::Plan& plan) {
-    return job.epoch() > 0 && job.has_plan() &&
-           job.plan().layout().nodes() != plan.layout().nodes();
+  static size_t WorkersOf(const v1::Placement& placement) {
+    std::set<std::string> workers;
+    for (const v1::Placement::Rank& rank : placement.ranks()) workers.insert(rank.worker());
+    return workers.size();
   }
 
-  void NoteResize(const v1::Plan& plan) {
-    const v1::Layout &before = job_.plan().layout(), &after = plan.layout();
-    v1::Adjustment* adjustment = mover_.Change().add_adjustments();
+  // It has trained, and goes on with more or fewer workers than before.
+  void NoteResize(const v1::Placement& placement) {
+    constexpr int kKept = 16;  // a job is written with each change, and may change for months
+    const v1::ResourceSpec& asked = job_.spec().resources();
+    const size_t before = WorkersOf(job_.placement()), after = WorkersOf(placement);
+    if (job_.epoch() == 0 || before == after || asked.nodes_max() <= asked.nodes_min()) return;
+    auto& adjustments = *mover_.Change().mutable_adjustments();
+    if (adjustments.size() >= kKept) adjustments.erase(adjustments.begin());
+    v1::Adjustment* adjustment = adjustments.Add();
     adjustment->set_unix_ms(mover_.now());
     adjustment->set_step(job_.progress().checkpoint_step());
-    adjustment->set_cause(absl::StrCat("resources.nodes: ", job_.spec().resources().nodes_min(),
-                                       ":", job_.spec().resources().nodes_max()));
-    adjustment->set_change(absl::StrCat(after.nodes(), after.nodes() == 1 ? " worker" : " workers",
-                                        " with ", after.ranks(),
-                                        after.ranks() == 1 ? " rank" : " ranks", " instead of ",
-                                        before.nodes(), " with ", before.ranks()));
-    *adjustment->mutable_layout() = after;
+    adjustment->set_cause(
+        absl::StrCat("resources.nodes: ", asked.nodes_min(), ":", asked.nodes_max()));
+    const int ranks = placement.ranks_size();
+    adjustment->set_change(absl::StrCat(after, after == 1 ? " worker" : " workers", " with ", ranks,
+                                        ranks == 1 ? " rank" : " ranks", " instead of ", before,
+                                        " with ", job_.placement().ranks_size()));
+    *adjustment->mutable_layout() = job_.plan().layout();
   }
 
   absl::StatusOr<Transition> RestartHanging(const RanksObserved& input) {

@@ -11,8 +11,8 @@
 // -> QUEUED when it is resumed; without a plan -> PENDING, without the layout that it needs ->
 // RECOVERING.
 //
-// RUNNING -> QUEUED after a checkpoint when it is requeued, or preempted by a job of a higher
-// priority; RUNNING -> PENDING likewise when it may have more workers than it was planned for.
+// RUNNING -> QUEUED after a checkpoint when it is requeued, preempted by a job of a higher
+// priority, or may have more workers than it was planned for.
 //
 // A job that has had its devices for as long as its time limit allows stops after a checkpoint and
 // is FAILED (TIME_LIMIT); time_limit.h counts.

@@ -66,11 +66,9 @@ Transition GiveBack(Mover mover) {
   const v1::Job& job = mover.job();
   const std::string& other = job.preempted_by();
   if (other.empty()) return mover.To(v1::QUEUED, v1::REASON_NONE, "");
-  if (other == job.id()) {
-    std::string text = absl::StrCat("is planned for more workers, to go on ", RestartPoint(job));
-    mover.Change().clear_preempted_by();
-    return mover.To(v1::PENDING, v1::REASON_NONE, std::move(text));
-  }
+  if (other == job.id())
+    return mover.To(v1::QUEUED, v1::REASON_NONE,
+                    absl::StrCat("goes on ", RestartPoint(job), " with more workers"));
   std::string text =
       absl::StrCat("gave its devices to job ", other, "; goes on ", RestartPoint(job));
   return mover.To(v1::QUEUED, v1::REASON_PREEMPTED, std::move(text));

@@ -108,6 +108,31 @@ TEST_F(ReconcilerElasticTest, ItStartsOnThoseThatAreFreeInsteadOfWaitingForLong)
   EXPECT_EQ(JobNow(id).adjustments_size(), 0) << "it had not begun";
 }
 
+TEST_F(ReconcilerElasticTest, ItKeepsItsPlaceInTheQueueWhileItIsPlannedForFewer) {
+  for (const char* name : {"w0", "w1"}) AddWorker(name, 1);
+  v1::JobSpec other = Spec("other");
+  other.mutable_train()->set_steps(100'000);
+  RunningJob(other);
+  const std::string id = Submit(Elastic(1, 2));
+  const std::string behind = Submit(other);
+  Pass(2'000);
+  EXPECT_EQ(JobNow(id).state(), v1::STARTING);
+  EXPECT_EQ(JobNow(behind).state(), v1::QUEUED);
+}
+
+TEST_F(ReconcilerElasticTest, ItDoesNotWaitForOneThatIsAlwaysFreeSoon) {
+  for (const char* name : {"w0", "w1"}) AddWorker(name, 1);
+  v1::JobSpec other = Spec("other");
+  other.mutable_train()->set_steps(10);  // of a second each; it takes longer
+  RunningJob(other);
+  const std::string id = Submit(Elastic(1, 2));
+  Pass(50'000);
+  EXPECT_EQ(JobNow(id).state(), v1::QUEUED);
+  Pass(30'000);
+  EXPECT_EQ(JobNow(id).state(), v1::STARTING);
+  EXPECT_EQ(NodesOf(id), 1);
+}
+
 TEST_F(ReconcilerElasticTest, ItWaitsForOneThatIsFreeSoon) {
   AddWorker("w0", 1);
   AddWorker("w1", 1);
@@ -131,8 +156,6 @@ TEST_F(ReconcilerElasticTest, ItGetsMoreWorkersAfterACheckpoint) {
   workers_["w0"]->deaf = true;
   Pass(kGrowMs);
   EXPECT_EQ(JobNow(id).message(), "stops after a checkpoint to go on with more workers");
-  StartCoordinator();  // it is stored
-  for (auto& [name, worker] : workers_) Connect(*worker);
   workers_["w0"]->deaf = false;
   Pass(3'000);
   EXPECT_EQ(NodesOf(id), 2);
@@ -141,6 +164,86 @@ TEST_F(ReconcilerElasticTest, ItGetsMoreWorkersAfterACheckpoint) {
   EXPECT_EQ(JobNow(id).preemptions(), 0);
   EXPECT_EQ(JobNow(id).adjustments(0).change(), "2 workers with 2 ranks instead of 1 with 1");
   EXPECT_EQ(JobNow(id).preempted_by(), "");
+  EXPECT_EQ(JobNow(id).resumed_unix_ms(), 0) << "it has not waited anew";
+}
+
+TEST_F(ReconcilerElasticTest, ItGoesOnAsItWasWhereTheCoordinatorEndsMeanwhile) {
+  AddWorker("w0", 1);
+  const std::string id = RunningJob(Elastic(1, 2));
+  TrainTo(id, 10);
+  AddWorker("w1", 1);
+  workers_["w0"]->deaf = true;
+  Pass(kGrowMs);
+  EXPECT_EQ(JobNow(id).preempted_by(), id);
+  StartCoordinator();
+  for (auto& [name, worker] : workers_) Connect(*worker);
+  workers_["w0"]->deaf = false;
+  Pass(3'000);
+  EXPECT_EQ(JobNow(id).state(), v1::STARTING);
+  EXPECT_EQ(NodesOf(id), 1);
+  TrainTo(id, 30);
+  EXPECT_EQ(JobNow(id).adjustments_size(), 0);
+  Pass(kGrowMs);
+  EXPECT_EQ(NodesOf(id), 2) << "and gets them later";
+}
+
+// A job that trains is not stopped for a plan that does not exist, or is no better.
+TEST_F(ReconcilerElasticTest, ItTrainsOnWhereTheLargerPlanIsRefused) {
+  AddWorker("w0", 1);
+  const std::string id = RunningJob(Elastic(1, 3));
+  TrainTo(id, 10);
+  AddWorker("w1", 1);
+  plan_failures_.assign(1, absl::InvalidArgumentError("no multiple"));
+  Pass(2 * kGrowMs);
+  EXPECT_TRUE(plan_failures_.empty());
+  EXPECT_EQ(JobNow(id).state(), v1::RUNNING);
+  EXPECT_EQ(NodesOf(id), 1);
+  AddWorker("w2", 1);
+  Pass(kGrowMs);
+  EXPECT_EQ(NodesOf(id), 3) << "which is another number";
+}
+
+TEST_F(ReconcilerElasticTest, OneJobGrowsAtATime) {
+  for (const char* name : {"w0", "w1"}) AddWorker(name, 1);
+  std::vector<std::string> ids;
+  for (const char* name : {"a", "b"}) {
+    v1::JobSpec spec = Elastic(1, 2);
+    spec.set_name(name);
+    ids.push_back(Submit(spec));
+    Pass(2'000);
+    TrainTo(ids.back(), 10);
+    EXPECT_EQ(NodesOf(ids.back()), 1);
+  }
+  for (auto& [name, worker] : workers_) worker->deaf = true;
+  AddWorker("w2", 1);
+  Pass(2 * kGrowMs);
+  const int stop =
+      (JobNow(ids[0]).preempted_by() == ids[0]) + (JobNow(ids[1]).preempted_by() == ids[1]);
+  EXPECT_EQ(stop, 1);
+}
+
+TEST_F(ReconcilerElasticTest, ItKeepsItsPlaceInASweep) {
+  AddWorker("w0", 1);
+  v1::ArrayMember member;
+  member.set_size(2);
+  member.set_running_max(1);
+  const auto submit = [&](const v1::ArrayMember& of) {
+    const v1::JobSpec spec = Elastic(1, 2);
+    const auto job =
+        reconciler_->Submit(spec, PrepareFake(spec, *reconciler_->BudgetNow(spec)), {.member = of});
+    EXPECT_TRUE(job.ok()) << job.status();
+    Settle();
+    return job->id();
+  };
+  const std::string first = submit(member);
+  TrainTo(first, 10);
+  member.set_array(first);
+  member.set_index(1);
+  const std::string second = submit(member);
+  AddWorker("w1", 1);
+  Pass(2 * kGrowMs);
+  EXPECT_EQ(JobNow(first).state(), v1::RUNNING) << "its sibling would take its place";
+  EXPECT_EQ(JobNow(second).epoch(), 0);
 }
 
 TEST_F(ReconcilerElasticTest, ItTakesNothingThatOthersWaitForAndNothingThatDoesNotPay) {

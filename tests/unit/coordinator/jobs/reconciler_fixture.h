@@ -118,7 +118,8 @@ class ReconcilerTest : public testing::Test, public ControlPorts {
   static absl::StatusOr<PlannedJob> PrepareFake(const v1::JobSpec& spec, const Budget& budget) {
     if (spec.train().global_batch() > 1000) return absl::ResourceExhaustedError("too big");
     PlannedJob planned;
-    planned.plan.mutable_time()->set_step_seconds(kPlannedSeconds);
+    const bool elastic = spec.resources().nodes_max() > spec.resources().nodes_min();
+    planned.plan.mutable_time()->set_step_seconds(kPlannedSeconds / (elastic ? budget.nodes : 1));
     planned.plan.mutable_profile()->set_measured(true);
     v1::Layout& layout = *planned.plan.mutable_layout();
     layout.set_ranks(budget.ranks);
