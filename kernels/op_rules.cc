@@ -203,8 +203,9 @@ std::string CheckScores(const OpRow& row, const ScoreTerms& terms, int64_t heads
         row, "alibi_heads", Number(terms.alibi_heads),
         "be 0 (no ALiBi), or the heads over all ranks, of which this one has " + Number(heads));
   }
-  if (terms.first_head >= 0 && terms.first_head < kMaxHeads - heads) return "";
-  return ComplainAttr(row, "first_head", Number(terms.first_head), "be 0 or more");
+  const int64_t most = (terms.alibi_heads == 0 ? kMaxHeads : terms.alibi_heads) - heads;
+  if (terms.first_head >= 0 && terms.first_head <= most) return "";
+  return ComplainAttr(row, "first_head", Number(terms.first_head), "be 0 to " + Number(most));
 }
 
 // Both kinds of attention attributes: what all forms of attention ask for.
