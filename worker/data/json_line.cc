@@ -234,14 +234,24 @@ absl::StatusOr<LinePair> ReadPair(const Json& object) {
   return LinePair{Answered(prompt, chosen), Answered(prompt, rejected)};
 }
 
+// The caller knows the line of the file: "[json.exception.parse_error.101] parse error at line 1, "
+// goes, the column stays.
+std::string SentenceOf(const Json::exception& error) {
+  constexpr std::string_view kLine = "parse error at line 1, ";
+  std::string_view what = error.what();
+  if (const size_t end = what.find("] "); end != std::string_view::npos)
+    what.remove_prefix(end + 2);
+  if (what.starts_with(kLine)) what.remove_prefix(kLine.size());
+  return CleanLine(what, kQuotedBytesMax);
+}
+
 }  // namespace
 
 absl::StatusOr<LineText> TextOfJsonLine(std::string_view line) {
   try {
     return Read(ParseLine(line));
   } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(CleanLine(error.what(), kQuotedBytesMax), kForms));
+    return absl::InvalidArgumentError(absl::StrCat(SentenceOf(error), kForms));
   }
 }
 
@@ -249,7 +259,7 @@ absl::StatusOr<LinePair> PairOfJsonLine(std::string_view line) {
   try {
     return ReadPair(ParseLine(line));
   } catch (const Json::exception& error) {
-    return BadPair(CleanLine(error.what(), kQuotedBytesMax));
+    return BadPair(SentenceOf(error));
   }
 }
 

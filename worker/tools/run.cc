@@ -101,7 +101,8 @@ void TellWarnings(const v1::RankConfig& config, Reporter* reporter) {
   log::ListenToWarnings([reporter, told = std::make_shared<Told>()](std::string_view text) {
     {
       absl::MutexLock lock(&told->mutex);
-      if (!told->texts.emplace(text).second) return;
+      constexpr size_t kToldMax = 100;  // a text with a number in it may come each step
+      if (told->texts.size() >= kToldMax || !told->texts.emplace(text).second) return;
     }
     reporter->TellWarning(text);
   });
