@@ -204,12 +204,10 @@ TEST_F(ReconcilerElasticTest, ItTrainsOnWhereTheLargerPlanIsRefused) {
 }
 
 TEST_F(ReconcilerElasticTest, OneJobGrowsAtATime) {
-  for (const char* name : {"w0", "w1"}) AddWorker(name, 1);
   std::vector<std::string> ids;
-  for (const char* name : {"a", "b"}) {
-    v1::JobSpec spec = Elastic(1, 2);
-    spec.set_name(name);
-    ids.push_back(Submit(spec));
+  for (const char* worker : {"w0", "w1"}) {
+    AddWorker(worker, 1);
+    ids.push_back(Submit(Elastic(1, 2)));
     Pass(2'000);
     TrainTo(ids.back(), 10);
     EXPECT_EQ(NodesOf(ids.back()), 1);
