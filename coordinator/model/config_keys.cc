@@ -95,10 +95,8 @@ void JudgeArchitectures(const JsonReader& read, std::string_view family,
 
 void JudgeConfigKeys(JsonReader& read, std::string_view family, std::vector<std::string>* remarks) {
   JudgeArchitectures(read, family, remarks);
-  std::vector<std::string_view> known(read.asked().begin(), read.asked().end());
-  for (const ConfigKey& key : ConfigKeys()) {
-    if (key.fate == KeyFate::kNoEffect && IsFor(key.families, family)) known.push_back(key.key);
-  }
+  // One that has no effect is never what somebody meant who wanted one: num_heads is not num_beams.
+  const std::vector<std::string_view> known(read.asked().begin(), read.asked().end());
   size_t left_out = 0;
   for (const std::string& key : read.NotAsked()) {
     const Json& value = read.object().at(key);

@@ -193,6 +193,11 @@ TEST(ConfigTest, KeysThatNothingReadsAreSaidWithWhatIsMeant) {
               ElementsAre(HasSubstr("magic: got false, which nothing reads"),
                           HasSubstr("n_layers: got 2, which nothing reads; is n_layer meant?")));
   json = Preset("llama-3.2-1b");
+  json["num_heads"] = 8;
+  EXPECT_THAT(Parsed(json).remarks,
+              ElementsAre(testing::EndsWith("num_heads: got 8, which nothing reads")))
+      << "num_beams, which is near, has no effect";
+  json.erase("num_heads");
   json["hiden_size"] = json["hidden_size"];
   json.erase("hidden_size");
   EXPECT_THAT(ErrorOf(json.dump()), AllOf(HasSubstr("hidden_size: got nothing"),
