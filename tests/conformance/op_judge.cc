@@ -99,6 +99,11 @@ bool MayReadTf32(const OpCase& op_case) {
   return false;
 }
 
+bool CapsLogits(const OpCase& op_case) {
+  const auto* entropy = std::get_if<CrossEntropyAttrs>(&op_case.attrs);
+  return entropy != nullptr && entropy->terms.softcap > 0;
+}
+
 // Products of fewer bits change the weights that Muon updates: a bf16 operand's rounding, and that
 // of tf32, an eighth of it, is made larger by an iteration that is steepest where values are small.
 double IterationBound(const OpCase& op_case) {
@@ -124,7 +129,8 @@ double Roundings(const OpCase& op_case, int index) {
 
 double BoundOf(const OpCase& op_case, int index) {
   constexpr double kInsideBF16 = 1e-2;
-  constexpr double kTf32 = 1.0 / 256;               // twice the error of two operands that are cut
+  constexpr double kTf32 = 1.0 / 256;  // twice the error of two operands that are cut
+  constexpr double kCapped = 1e-6;     // the rounding of tanh, which the softmax makes larger
   constexpr double kStoredAsBF16 = 1.0 / 256;       // twice the rounding error
   constexpr double kF16 = 1.0 / 8;                  // of the same: three more bits
   constexpr double kToEitherNeighbour = 1.0 / 128;  // all of the distance between two of bf16
@@ -133,6 +139,7 @@ double BoundOf(const OpCase& op_case, int index) {
   if (RoundsInsideTo(MatmulPrecision::kBF16, op_case)) bound += kInsideBF16;
   if (RoundsInsideTo(MatmulPrecision::kF16, op_case)) bound += kInsideBF16 * kF16;
   if (MayReadTf32(op_case)) bound += kTf32;
+  if (CapsLogits(op_case)) bound += kCapped;
   if (op_case.op == Op::kUpdateMatrix && index == 1) bound += IterationBound(op_case);
   const double stored = Roundings(op_case, index) * kStoredAsBF16;
   if (bound > 0 && op_case.operands[index].dtype == DType::kBF16) bound += stored;

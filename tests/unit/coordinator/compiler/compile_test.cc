@@ -154,7 +154,9 @@ TEST(CompileTest, Fp16ScalesTheLossAndNobodyIsLeftOut) {
         ++scaled;
         v1::Program broken = program;
         v1::Instruction* changed = broken.mutable_sequences(s)->mutable_instructions(i);
-        changed->mutable_operands(instruction.operands_size() - 1)->Clear();
+        const int schedule = op == "grad_scale" ? 3 : 6;
+        ASSERT_NE(instruction.operands(schedule).access(), v1::ACCESS_UNSPECIFIED);
+        changed->mutable_operands(schedule)->Clear();
         EXPECT_THAT(std::string(CheckProgram(broken).message()),
                     testing::HasSubstr("the schedule, is absent"))
             << family << " " << op;

@@ -43,7 +43,9 @@ INSTANTIATE_TEST_SUITE_P(
     JobState, LegalityTest,
     testing::Values(
         Legality{"PlanningStarted", PlanningStarted{}, {v1::PENDING, v1::QUEUED, v1::RECOVERING}},
-        Legality{"Planned", Planned{}, {v1::PENDING, v1::PLANNING, v1::PAUSED}},
+        Legality{"Planned",
+                 Planned{},
+                 {v1::PENDING, v1::PLANNING, v1::PAUSED, v1::QUEUED, v1::RECOVERING}},
         Legality{"Refused",
                  Refused{v1::REASON_DOES_NOT_FIT, "big"},
                  {v1::PENDING, v1::PLANNING, v1::PAUSED}},
