@@ -99,9 +99,13 @@ bool MayReadTf32(const OpCase& op_case) {
   return false;
 }
 
-bool CapsLogits(const OpCase& op_case) {
+// A row that counts many times has as many times the error, beside a size that all rows have in
+// common.
+bool WeighsCappedRows(const OpCase& op_case) {
   const auto* entropy = std::get_if<CrossEntropyAttrs>(&op_case.attrs);
-  return entropy != nullptr && entropy->terms.softcap > 0;
+  constexpr int kWeights = 4;
+  return entropy != nullptr && entropy->terms.softcap > 0 && op_case.op == Op::kCrossEntropyGrad &&
+         !op_case.operands[kWeights].absent();
 }
 
 // Products of fewer bits change the weights that Muon updates: a bf16 operand's rounding, and that
@@ -139,7 +143,7 @@ double BoundOf(const OpCase& op_case, int index) {
   if (RoundsInsideTo(MatmulPrecision::kBF16, op_case)) bound += kInsideBF16;
   if (RoundsInsideTo(MatmulPrecision::kF16, op_case)) bound += kInsideBF16 * kF16;
   if (MayReadTf32(op_case)) bound += kTf32;
-  if (CapsLogits(op_case)) bound += kCapped;
+  if (WeighsCappedRows(op_case)) bound += kCapped;
   if (op_case.op == Op::kUpdateMatrix && index == 1) bound += IterationBound(op_case);
   const double stored = Roundings(op_case, index) * kStoredAsBF16;
   if (bound > 0 && op_case.operands[index].dtype == DType::kBF16) bound += stored;
